@@ -1,0 +1,1 @@
+"""The broker: the mqbroker daemon and the store that it stands on."""

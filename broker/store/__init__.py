@@ -1,0 +1,1 @@
+"""The store of a broker: RocketMQ's files on disk. Knows nothing of sockets or clients."""

@@ -1,0 +1,155 @@
+"""The end of a log that was not left in order: is it torn, or is the log damaged?
+
+A crash tears the last records: the rest of the file is worth nothing and is cut. But a bad record with good ones after
+it can be something else, a flipped bit for instance, and cutting there would throw good messages away. Here that is
+told apart, and what is cut although records are in it goes to `quarantine/`, where it can be looked at.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from cometmq.broker.store.commit_log import CommitLog
+from cometmq.broker.store.disk import Disk, DiskFile
+from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.log_files import LogFile
+from cometmq.broker.store.scan import Scanner, Verify
+
+log = logging.getLogger(__name__)
+
+_PAGE: Final = 4096
+_CHUNK: Final = 1 << 20
+_ZEROS: Final = bytes(_CHUNK)
+#: The first bytes of every record's magic.
+_MAGIC: Final = b"\xda\xa3\x20"
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """What stands behind the last good record."""
+
+    #: Where the log would end.
+    end: int
+    #: The first good record behind it, and its store time; None when there is none.
+    good: tuple[int, int] | None
+    #: Whether pages in between look as a power loss leaves them: never written, or only their first part.
+    torn: bool
+    #: Whether anything but zeros stands there.
+    written: bool
+
+
+class TailReader:
+    """Looks at what stands behind an offset, and puts it away."""
+
+    def __init__(self, disk: Disk, root: str, commit_log: CommitLog, scanner: Scanner) -> None:
+        self._disk = disk
+        self._folder = f"{root}/quarantine"
+        self._log = commit_log
+        self._scanner = scanner
+        #: Where anything but zeros stands: file, position, length. The rest of a file is a hole of up to 1 GiB.
+        self._written: list[tuple[LogFile, int, int]] = []
+
+    def look(self, end: int) -> Tail:
+        """What stands behind `end`."""
+        self._written = []
+        good = None
+        for file in self._files(end):
+            # Not at `end` itself: there the scan has just failed.
+            first = max(end + 1 - file.start, 0)
+            for position, chunk in _chunks(file, max(end - file.start, 0)):
+                self._written.append((file, position, len(chunk)))
+                if good is None:
+                    good = self._good_in(file, position, chunk, first)
+        return Tail(end, good, good is not None and self._is_torn(end, good[0]), bool(self._written))
+
+    def _files(self, end: int) -> list[LogFile]:
+        return [file for file in self._log.files.files if file.end > end]
+
+    def _good_in(self, file: LogFile, position: int, chunk: bytes, first: int) -> tuple[int, int] | None:
+        at = chunk.find(_MAGIC)
+        while at >= 0:
+            start = position + at - 4
+            if start >= first:
+                out: list[DispatchRequest] = []
+                self._scanner.scan(file.view(), file.start, start, file.size, out, count=1, verify=Verify.BODY_CRC)
+                if out:
+                    return out[0].physical_offset, out[0].store_timestamp
+            at = chunk.find(_MAGIC, at + 1)
+        return None
+
+    def _is_torn(self, end: int, good: int) -> bool:
+        """Whether a page between the two ends with nothing, as one does that was lost or written in part only."""
+        for file in self._files(end):
+            if file.start >= good:
+                break
+            # From the end of the page in which the bad record begins to the page before the good one.
+            first = max(end - file.start, 0)
+            last = min(good - file.start, file.size)
+            border = (first // _PAGE + 1) * _PAGE
+            while border <= last:
+                if file.read(border - 1, 1) == b"\0":
+                    return True
+                border += _PAGE
+            # The first bytes of the good record's size are zeros anyway: its page may begin behind them.
+            if last < border <= last + 3 and last > first and not any(file.read(last - 1, border - last + 1)):
+                return True
+            if last == file.size and good >= file.end and file.read(first, 8) == bytes(8):
+                # Lost from there to the end of the file, its blank record too.
+                return True
+        return False
+
+    # Putting away, after `look`
+
+    def quarantine(self, end: int) -> list[str]:
+        """Copy what stands behind `end` to files of its own; gives their paths."""
+        targets: dict[LogFile, DiskFile] = {}
+        for file, position, length in self._written:
+            first = max(end - file.start, 0)
+            if file not in targets:
+                path = self._free_name(file.start + first)
+                targets[file] = self._disk.open(path, size=file.size - first, create=True)
+            targets[file].write(position - first, [file.read(position, length)])
+        for target in targets.values():
+            target.sync()
+            target.close()
+        if targets:
+            self._disk.sync_dir(self._folder)
+        return [target.path for target in targets.values()]
+
+    def _free_name(self, offset: int) -> str:
+        path = free = f"{self._folder}/commitlog-{offset:020d}"
+        number = 0
+        while self._disk.exists(free):
+            number += 1
+            free = f"{path}-{number}"
+        return free
+
+    def cut(self, end: int) -> None:
+        """Let the log end there: later files go, and what follows in its file is erased.
+
+        Recovery reads the raw file: whatever stays behind the end could come back as a message one day.
+        """
+        last = self._log.files.find(end)
+        for file, position, length in self._written:
+            if file is last:
+                self._log.erase(file, position, position + length)
+        if last is not None and self._written:
+            last.sync()
+        for path in self._log.files.drop_after(end):
+            log.info("removed %s: it begins after the end of the log", path)
+
+
+def _chunks(file: LogFile, position: int) -> Iterator[tuple[int, bytes]]:
+    """The parts of a file from a position on that hold anything but zeros."""
+    while (position := file.next_data(position)) < file.size:
+        chunk = file.read(position, _CHUNK)
+        if not chunk:
+            return
+        following = position + len(chunk)
+        if chunk != _ZEROS[: len(chunk)]:
+            yield position, chunk
+            if following < file.size:
+                # A magic that lies across the border is found in the next chunk.
+                following -= 8
+        position = following

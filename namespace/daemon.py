@@ -1,0 +1,164 @@
+"""What the daemons share around their event loop: properties, logs, signals, and how they fail.
+
+No protocol and no sockets here. Mirrors what RocketMQ has from the JVM: system properties (`-D`), logback's files, the
+shutdown hook.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TextIO
+
+from cometmq.protocol.errors import CometMQError
+
+#: RocketMQ's sizes: a log file is rotated at 100 MiB, and this many old ones are kept.
+LOG_FILE_BYTES = 100 * 1024 * 1024
+LOG_FILE_COUNT = 5
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
+
+log = logging.getLogger(__name__)
+
+
+class UsageError(CometMQError):
+    """Raised when the command line is wrong."""
+
+
+class StartError(CometMQError):
+    """Raised when a daemon cannot start; says what failed and why, and `remedy` what to do."""
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.remedy = remedy
+
+
+class SystemProperties:
+    """Java's system properties: `-D key=value`, else the environment variable of the same name in capitals.
+
+    `rocketmq.namesrv.addr` is `ROCKETMQ_NAMESRV_ADDR` in the environment.
+    """
+
+    def __init__(self, definitions: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> None:
+        self.defined: dict[str, str] = {}
+        self._environ = environ
+        for definition in definitions:
+            key, equals, value = definition.partition("=")
+            if not key.strip() or not equals:
+                raise UsageError(f"-D takes key=value, not {definition!r}")
+            self.defined[key.strip()] = value
+
+    def get(self, key: str) -> str | None:
+        """The value of a property, or None. An empty environment variable counts as not set."""
+        value = self.defined.get(key)
+        if value is None:
+            value = self._environ.get(key.upper().replace(".", "_")) or None
+        return value
+
+    def found(self, keys: Iterable[str]) -> dict[str, str]:
+        """Those of the keys that are set."""
+        return {key: value for key in keys if (value := self.get(key)) is not None}
+
+
+def announce(line: str) -> None:
+    """Print a line that others wait for, e.g. that the daemon is ready."""
+    try:
+        print(line, flush=True)
+    except BrokenPipeError:
+        _let_stdout_go()
+
+
+def _let_stdout_go() -> None:
+    """Whoever read our output has left. A daemon goes on without, and does not trip over it at exit either."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+class _StdoutHandler(logging.StreamHandler[TextIO]):
+    def handleError(self, record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            _let_stdout_go()
+        else:
+            super().handleError(record)
+
+
+def log_to(directory: Path | str | None, file_name: str) -> None:
+    """Send the logs to stdout, or to a rotated file in a directory that is made when it is missing."""
+    handler: logging.Handler
+    if directory is None:
+        handler = _StdoutHandler(sys.stdout)
+    else:
+        from logging.handlers import RotatingFileHandler  # pulls sockets and pickle in: only where it is needed
+
+        path = Path(directory).expanduser() / file_name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handler = RotatingFileHandler(
+                path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILE_COUNT, encoding="utf-8", errors="backslashreplace"
+            )
+        except OSError as error:
+            raise StartError(
+                f"cannot write the log {path}: {reason_of(error)}", "choose another directory with -d"
+            ) from error
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
+
+def run(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
+    """Run a daemon's coroutine on the fastest loop there is. SIGINT and SIGTERM set the event that it waits for.
+
+    A second signal ends the process at once: somebody is tired of waiting for a clean end.
+    """
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def ask_to_stop(name: str) -> None:
+            if stop.is_set():
+                os._exit(1)
+            log.info("%s: shutting down", name)
+            stop.set()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(number, ask_to_stop, number.name)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda n, _: loop.call_soon_threadsafe(ask_to_stop, signal.Signals(n).name))
+        await serve(stop)
+
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(main())
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's where it is installed, else None for asyncio's own."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+def reason_of(error: OSError) -> str:
+    """Why a call to the system failed, in lower case and without its number."""
+    return (error.strerror or str(error)).lower()
+
+
+def exit_with(program: str, error: CometMQError | OSError) -> NoReturn:
+    """End the process with one line on stderr: 2 when the command line was wrong, 1 for every other failure."""
+    text = reason_of(error) if isinstance(error, OSError) else str(error)
+    remedy = getattr(error, "remedy", "")
+    line = " ".join(f"{program}: {text}{'; ' if remedy else ''}{remedy}".split())
+    print(line, file=sys.stderr)
+    sys.exit(2 if isinstance(error, UsageError) else 1)

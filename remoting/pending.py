@@ -1,0 +1,162 @@
+"""Requests that wait for their answers on one connection, and the answers (RocketMQ's ResponseFuture table).
+
+One timer serves all deadlines of a connection: it is set for the nearest one and looks at the whole table when it
+fires, so that a request costs no timer of its own. Deadlines are late by at most `TICK`.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+from cometmq.protocol.codec import Decoded, read_ext, read_header
+from cometmq.protocol.codes import request_name
+from cometmq.protocol.command import Command, SerializeType
+from cometmq.protocol.header import H
+from cometmq.remoting.errors import ConnectionLost, Timeout, seconds
+
+#: Deadlines closer together than this are looked at together (seconds).
+TICK = 0.01
+
+_OPAQUE_MASK = 0x7FFFFFFF
+
+
+class Answer:
+    """What a peer answered. The code may say that it failed: that is for the caller to judge."""
+
+    __slots__ = ("body", "command", "kind", "raw_header", "request_code")
+
+    def __init__(self, request_code: int, decoded: Decoded) -> None:
+        self.request_code = request_code
+        self.command: Command = decoded.command
+        self.kind: SerializeType = decoded.kind
+        self.raw_header = decoded.raw_header
+        self.body = decoded.body
+
+    @property
+    def code(self) -> int:
+        return self.command.code
+
+    @property
+    def remark(self) -> str | None:
+        return self.command.remark
+
+    @property
+    def version(self) -> int:
+        """The protocol version of the peer."""
+        return self.command.version
+
+    @property
+    def ext(self) -> dict[str, str]:
+        """All keys of the header as text."""
+        return read_ext(self.kind, self.raw_header)
+
+    def header(self, header_type: type[H]) -> H:
+        """The typed header; HeaderError when the peer sent another one."""
+        return read_header(self.kind, self.raw_header, header_type, request_name(self.request_code))
+
+    def __repr__(self) -> str:
+        return f"<Answer to {request_name(self.request_code)}: code {self.code}, {len(self.body)} bytes>"
+
+
+class Pending(NamedTuple):
+    """One request on its way."""
+
+    future: asyncio.Future[Answer]
+    code: int
+    sent: float
+    deadline: float
+
+
+class PendingRequests:
+    """Opaque -> request. The mutable state: the table, the last opaque, the timer."""
+
+    __slots__ = ("_clock", "_loop", "_on_timeout", "_opaque", "_peer", "_table", "_timer", "_timer_due", "on_empty")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Callable[[], float],
+        peer: str,
+        on_timeout: Callable[[Pending], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._peer = peer
+        self._on_timeout = on_timeout
+        self._table: dict[int, Pending] = {}
+        self._opaque = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due = 0.0
+        #: Is called when the last request that waited has its answer.
+        self.on_empty: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def next_opaque(self) -> int:
+        """A fresh id: a positive i32, never one that still waits."""
+        opaque = self._opaque
+        while True:
+            opaque = (opaque + 1) & _OPAQUE_MASK
+            if opaque not in self._table:
+                break
+        self._opaque = opaque
+        return opaque
+
+    def add(self, code: int, timeout: float) -> tuple[int, asyncio.Future[Answer]]:
+        """Notes a request that is about to be sent."""
+        opaque = self.next_opaque()
+        now = self._clock()
+        deadline = now + timeout
+        future: asyncio.Future[Answer] = self._loop.create_future()
+        self._table[opaque] = Pending(future, code, now, deadline)
+        if self._timer is None or deadline < self._timer_due:
+            self._set_timer(now, deadline)
+        return opaque, future
+
+    def forget(self, opaque: int) -> None:
+        self._table.pop(opaque, None)
+
+    def settle(self, decoded: Decoded) -> None:
+        """Hands an answer to who waits for it. One that nobody waits for (any more) is dropped."""
+        pending = self._table.pop(decoded[0].opaque, None)
+        if pending is not None and not pending.future.done():
+            pending.future.set_result(Answer(pending.code, decoded))
+        if self.on_empty is not None and not self._table:
+            self.on_empty()
+
+    def fail_all(self, reason: str) -> None:
+        """Ends all waiting at once."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        table, self._table = self._table, {}
+        for pending in table.values():
+            if not pending.future.done():
+                pending.future.set_exception(
+                    ConnectionLost(f"{self._peer} did not answer {request_name(pending.code)}: {reason}")
+                )
+
+    def _set_timer(self, now: float, due: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due = due
+        self._timer = self._loop.call_later(max(due - now, TICK), self._expire)
+
+    def _expire(self) -> None:
+        self._timer = None
+        now = self._clock()
+        late = [(opaque, pending) for opaque, pending in self._table.items() if pending.deadline <= now]
+        for opaque, pending in late:
+            self._table.pop(opaque, None)
+            if pending.future.done():
+                continue
+            waited = pending.deadline - pending.sent
+            pending.future.set_exception(
+                Timeout(f"{self._peer} did not answer {request_name(pending.code)} within {seconds(waited)}")
+            )
+            self._on_timeout(pending)
+        if self._table and self._timer is None:
+            self._set_timer(now, min(pending.deadline for pending in self._table.values()))
+        if self.on_empty is not None and not self._table:
+            self.on_empty()

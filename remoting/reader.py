@@ -1,0 +1,145 @@
+"""The input of one connection: splits bytes into frames and hands each to who must have it.
+
+It mirrors RocketMQ's NettyDecoder. The hot path (split, decode, dispatch) makes no task and no future; its budget
+is in bench/remoting.py. Memory stays bounded:
+
+- Only the beginning of a frame that has not come whole is kept. It grows by what really arrives, not by what the
+  length word promises.
+- A prefix that no frame can have ends the connection before anything is kept for it.
+- When the peer does not read its answers, the frames that were read already wait here until it does.
+"""
+
+import sys
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from cometmq.protocol.codec import decode
+from cometmq.protocol.command import BadHeader, SerializeType
+from cometmq.protocol.errors import FrameError
+from cometmq.protocol.frame import LENGTH_SIZE, PREFIX_SIZE, frame_length
+from cometmq.remoting.roster import Roster
+
+if TYPE_CHECKING:
+    from cometmq.remoting.connection import Connection
+    from cometmq.remoting.serving import Dispatcher
+
+_PREFIX = Struct(">iI")
+_MAX_WORD = max(SerializeType) << 24 | 0xFFFFFF
+#: In place of the bytes needed, while whole frames wait for the peer to read.
+_HELD = sys.maxsize
+
+
+class FrameReader:
+    """Frames out of bytes. The mutable state: what is kept of the stream, and whether it is over."""
+
+    __slots__ = ("_connection", "_dispatcher", "_need", "_partial", "_roster", "is_over")
+
+    def __init__(self, connection: "Connection", roster: Roster, dispatcher: "Dispatcher") -> None:
+        self._connection = connection
+        self._roster = roster
+        self._dispatcher = dispatcher
+        self._partial: bytearray | None = None
+        #: With so many bytes it is worth looking at `_partial` again.
+        self._need = 0
+        #: Whatever comes now is not looked at.
+        self.is_over = False
+
+    @property
+    def kept(self) -> int:
+        """Bytes kept because a frame is incomplete, or because the peer does not read."""
+        return len(self._partial) if self._partial is not None else 0
+
+    def take(self, data: memoryview, now: float) -> None:
+        """Serves the frames that are complete with these bytes and keeps the rest."""
+        partial = self._partial
+        if partial is not None:
+            partial += data
+            self._roster.partial_grew(len(data))
+            if self.is_over or len(partial) < self._need:
+                return  # the usual end for a piece of a large frame: nothing is looked at twice
+            self._forget()
+            data = memoryview(partial)
+        used = self._split(data, now)
+        if used < len(data) and not self.is_over:
+            self._partial = bytearray(data[used:])
+            # Frames that wait for the peer to read are complete: they cannot be late.
+            self._roster.partials[self._connection] = float("inf") if self._need == _HELD else now
+            self._roster.partial_grew(len(self._partial))
+
+    def read_on(self, now: float) -> None:
+        """The peer reads again: serves what was held back."""
+        if self._partial is None:
+            return
+        if self._need == _HELD:
+            data = memoryview(self._partial)
+            self._forget()
+            self.take(data, now)
+        else:
+            # While nothing was read, the rest of the frame could not come.
+            self._roster.partials[self._connection] = now
+
+    def end(self) -> None:
+        """Nothing more is looked at."""
+        self.is_over = True
+        self._forget()
+
+    def _split(self, data: memoryview, now: float) -> int:
+        """Serves the whole frames at the start of `data`; the number of bytes used."""
+        connection = self._connection
+        is_accepted = connection.is_accepted
+        output = connection.output
+        dispatch = self._dispatcher.dispatch
+        limit = self._roster.limits.frame - LENGTH_SIZE
+        high_water = self._roster.limits.high_water
+        position = 0
+        end = len(data)
+        try:
+            while end - position >= PREFIX_SIZE:
+                length: int
+                word: int
+                length, word = _PREFIX.unpack_from(data, position)
+                if word & 0xFFFFFF > length - 4 or length > limit or word > _MAX_WORD:
+                    raise self._prefix_error(data, position, length, word)
+                stop = position + LENGTH_SIZE + length
+                if stop > end:
+                    self._need = LENGTH_SIZE + length
+                    return position
+                try:
+                    decoded = decode(data[position + LENGTH_SIZE : stop], expect_response=not is_accepted)
+                except BadHeader as error:
+                    self._dispatcher.refuse_header(connection, error)
+                else:
+                    if decoded[0].flag & 1:
+                        connection.pending.settle(decoded)
+                    else:
+                        dispatch(connection, decoded, now)
+                position = stop
+                if self.is_over:
+                    return end
+                if output.gathered > high_water:
+                    output.flush()
+                if output.is_paused and is_accepted:
+                    self._need = _HELD
+                    return position
+            if end - position >= LENGTH_SIZE:
+                frame_length(data, position, limit=self._roster.limits.frame)
+        except FrameError as error:
+            connection.refuse(error)
+            return end
+        self._need = PREFIX_SIZE
+        return position
+
+    def _prefix_error(self, data: memoryview, position: int, length: int, word: int) -> FrameError:
+        try:
+            frame_length(data, position, limit=self._roster.limits.frame)
+        except FrameError as error:
+            return error
+        if word & 0xFFFFFF > length - 4:
+            return FrameError(f"header claims {word & 0xFFFFFF} bytes, the frame has {length - 4}")
+        return FrameError(f"unknown serialize type {word >> 24}")
+
+    def _forget(self) -> None:
+        if self._partial is not None:
+            self._roster.partials.pop(self._connection, None)
+            self._roster.partial_bytes -= len(self._partial)
+            self._partial = None

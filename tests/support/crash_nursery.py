@@ -1,0 +1,96 @@
+"""Writers in processes of their own (see `crash_writer`), and their violent deaths."""
+
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from support import crash_writer
+
+#: Longest time under load, in seconds.
+LOAD = 0.06
+
+
+class Nursery:
+    """The process that makes writers, and the end of the pipe that it writes to."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(crash_writer.__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._rest = b""
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        assert self._process.wait(20) == 0
+        self._process.stdout.close()
+
+    def kill_one(
+        self,
+        folder: Path,
+        first: int,
+        properties: dict[str, str],
+        dice: random.Random,
+        *,
+        load: tuple[float, float] | None = None,
+    ) -> list[bytes]:
+        """A writer from its birth to its death at some moment; gives what it said.
+
+        `load`: it is under load for so many seconds, from and to; else a little, or it dies while it opens the store.
+        """
+        assert self._process.stdin is not None
+        order = [str(folder), str(first), *(f"{key}={value}" for key, value in properties.items())]
+        self._process.stdin.write(" ".join(order).encode() + b"\n")
+        self._process.stdin.flush()
+        lines = self._lines(until=b"pid ")
+        pid = int(lines[-1].split()[1])
+        said: list[bytes] = []
+        if load is not None or dice.random() < 0.85:
+            said += self._lines(until=b"ready")
+            # On a busy machine the first acknowledgements may take longer than the load lasts.
+            self._await_acknowledgements(said, dice.randint(1, 40) if load is None else 20)
+            self._listen(said, dice.uniform(*(load or (0, LOAD))))
+        else:
+            # While it opens the store.
+            self._listen(said, dice.uniform(0, 0.02))
+        os.kill(pid, signal.SIGKILL)
+        said += self._lines(until=b"dead")
+        assert said[-1] == b"dead -9", said[-1]
+        return said
+
+    def _await_acknowledgements(self, said: list[bytes], count: int) -> None:
+        deadline = time.monotonic() + 30
+        while sum(line[:1].isdigit() for line in said) < count:
+            left = deadline - time.monotonic()
+            assert left > 0, f"no {count} acknowledgements within 30 s"
+            said += self._read(left)
+
+    def _listen(self, said: list[bytes], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            said += self._read(left)
+
+    def _lines(self, until: bytes) -> list[bytes]:
+        lines: list[bytes] = []
+        deadline = time.monotonic() + 30
+        while not any(line.startswith((until, b"dead")) for line in lines):
+            left = deadline - time.monotonic()
+            assert left > 0, f"no line {until!r} within 30 s"
+            lines += self._read(left)
+        return lines
+
+    def _read(self, seconds: float) -> list[bytes]:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], seconds)
+        if not ready:
+            return []
+        data = os.read(self._process.stdout.fileno(), 1 << 16)
+        assert data, "the nursery has died"
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines

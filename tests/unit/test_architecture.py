@@ -1,0 +1,103 @@
+"""The rules that hold over the whole tree: who imports whom, what the package exports, that the docs are true."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+#: Part -> the parts that it may import. Arrows go one way: protocol <- remoting <- daemons and client.
+MAY_IMPORT = {
+    "protocol": set(),
+    "namespace": {"protocol"},
+    "remoting": {"protocol", "namespace"},
+    "namesrv": {"protocol", "remoting", "namespace"},
+    "broker": {"protocol", "namespace"},  # only the store yet, and a store knows no sockets
+}
+#: Modules of `namespace/` live directly in the package cometmq.
+SHARED = {path.stem for path in (ROOT / "namespace").glob("*.py")} - {"__init__"}
+
+SOURCES = [path for part in MAY_IMPORT for path in sorted((ROOT / part).rglob("*.py"))]
+
+
+def imported_parts(path: Path) -> set[str]:
+    """The parts of cometmq that a module imports, at whatever depth of the file."""
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            if node.module == "cometmq":
+                names = [f"cometmq.{alias.name}" for alias in node.names]
+            else:
+                names = [node.module or ""]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "cometmq" and rest:
+                part = rest.split(".")[0]
+                parts.add("namespace" if part in SHARED or part.startswith("_") else part)
+    return parts
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path):
+    part = path.relative_to(ROOT).parts[0]
+    assert imported_parts(path) <= MAY_IMPORT[part] | {part}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "protocol").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_protocol_does_no_io(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    modules = {
+        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    } | {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert not modules & {"asyncio", "selectors", "ssl", "threading", "subprocess", "pathlib", "tempfile"}
+    assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(tree))
+    calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert "open" not in calls
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_module_says_what_lives_in_it(path):
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no module head"
+
+
+def test_every_package_is_in_the_wheel():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = set(project["tool"]["setuptools"]["packages"])
+    found = {"cometmq"} | {
+        ".".join(("cometmq", *path.parent.relative_to(ROOT).parts))
+        for part in MAY_IMPORT
+        if part != "namespace"
+        for path in (ROOT / part).rglob("__init__.py")
+    }
+    assert declared == found
+
+
+def test_a_daemon_does_not_load_the_sdk_or_the_terminal_libraries():
+    code = "import sys, cometmq.namesrv.__main__; print(sorted(m for m in sys.modules if m in "
+    code += "('rich', 'cometmq.client', 'pyspark', 'numpy')))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_the_protocol_page_is_what_the_code_declares():
+    result = subprocess.run(
+        [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_version_is_the_same_everywhere():
+    import cometmq
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert cometmq.__version__ == project["project"]["version"]
+    assert f"## {cometmq.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
