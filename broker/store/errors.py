@@ -89,4 +89,5 @@ class OptionError(StoreError):
     def __init__(self, key: str, value: str, expected: str) -> None:
         self.key = key
         self.value = value
+        self.expected = expected
         super().__init__(f"{key}={value}: expected {expected}")

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from cometmq.broker.store.errors import OptionError
+from cometmq.options import INT_MAX, ConfigError, check_range, option, options_of, parse, text_of
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
-INT_MAX = 2**31 - 1
 
 #: Bytes of a unit of a consume queue, and of a batch consume queue.
 UNIT_SIZE, BATCH_UNIT_SIZE = 20, 46
@@ -34,9 +34,11 @@ class BrokerRole(enum.StrEnum):
     SLAVE = "SLAVE"
 
 
-def _option(key: str, default: Any, *, low: int = 0, high: int = INT_MAX, dynamic: bool = False) -> Any:
+def _option(
+    key: str, default: Any, *, low: int = 0, high: int = INT_MAX, dynamic: bool = False, shown: bool = True
+) -> Any:
     """An option with its key and, for a number, its range. A dynamic one may change while the store runs."""
-    return dataclasses.field(default=default, metadata={"key": key, "low": low, "high": high, "dynamic": dynamic})
+    return option(key, default, low=low, high=high, dynamic=dynamic, shown=shown)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +66,9 @@ class StoreOptions:
     message_index_enable: bool = _option("messageIndexEnable", True)
     message_index_safe: bool = _option("messageIndexSafe", False)
     #: Open files of consume queues that are kept; the least used ones are closed. A key of our own.
-    max_open_consume_queue_files: int = _option("maxOpenConsumeQueueFiles", 1024, low=1)
+    max_open_consume_queue_files: int = _option("maxOpenConsumeQueueFiles", 1024, low=1, shown=False)
     #: Blocks that are reserved ahead of the writer at a time. A key of our own.
-    commit_log_reserve_step: int = _option("commitLogReserveStep", 16 * MIB)
+    commit_log_reserve_step: int = _option("commitLogReserveStep", 16 * MIB, shown=False)
 
     # Role
     broker_role: BrokerRole = _option("brokerRole", BrokerRole.ASYNC_MASTER)  # noqa: RUF009
@@ -149,12 +151,12 @@ class StoreOptions:
     redelete_hanged_file_interval: int = _option("redeleteHangedFileInterval", 120_000, dynamic=True)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if type(value) is int:
-                low, high = field.metadata["low"], field.metadata["high"]
-                if not low <= value <= high:
-                    raise OptionError(field.metadata["key"], str(value), f"a number from {low} to {high}")
+        try:
+            for field in dataclasses.fields(self):
+                if type(value := getattr(self, field.name)) is int:
+                    check_range(field, value)
+        except ConfigError as error:
+            raise OptionError(error.key, error.value, error.expected) from None
         _hours(self.delete_when)
 
     # What follows from the values
@@ -207,9 +209,12 @@ class StoreOptions:
     def updated(self, properties: Mapping[str, str]) -> Self:
         """The same options with some changed. Whether a key may change on the run is asked elsewhere."""
         changes = {}
-        for key, text in properties.items():
-            if (field := KEYS.get(key)) is not None:
-                changes[field.name] = _parse(key, text.strip(), field.default)
+        try:
+            for key, text in properties.items():
+                if (field := KEYS.get(key)) is not None:
+                    changes[field.name] = parse(field, text.strip())
+        except ConfigError as error:
+            raise OptionError(error.key, error.value, error.expected) from None
         # A size below 10 is what RocketMQ takes for a slip of the pen.
         if changes.get("max_message_size", 10) < 10:
             del changes["max_message_size"]
@@ -217,42 +222,13 @@ class StoreOptions:
 
     def to_properties(self) -> dict[str, str]:
         """All keys with their values, as the broker shows them."""
-        return {key: _text(getattr(self, field.name)) for key, field in KEYS.items()}
+        return {key: text_of(getattr(self, field.name)) for key, field in KEYS.items()}
 
 
 #: RocketMQ's key -> the option.
-KEYS: Mapping[str, "dataclasses.Field[Any]"] = {
-    field.metadata["key"]: field for field in dataclasses.fields(StoreOptions)
-}
+KEYS: Mapping[str, "dataclasses.Field[Any]"] = options_of(StoreOptions)
 #: Keys whose value may change while the store runs.
 DYNAMIC_KEYS = frozenset(key for key, field in KEYS.items() if field.metadata["dynamic"])
-
-
-def _parse(key: str, text: str, default: Any) -> Any:
-    match default:
-        case bool():
-            if text.lower() not in ("true", "false"):
-                raise OptionError(key, text, "true or false")
-            return text.lower() == "true"
-        case int():
-            try:
-                # Java takes neither underscores nor other digits than these.
-                if not text.isascii() or "_" in text:
-                    raise ValueError
-                return int(text)
-            except ValueError:
-                raise OptionError(key, text, "a whole number") from None
-        case enum.StrEnum():
-            kind = type(default)
-            if text not in kind.__members__:
-                raise OptionError(key, text, " or ".join(kind.__members__))
-            return kind[text]
-        case _:
-            return text
-
-
-def _text(value: Any) -> str:
-    return ("true" if value else "false") if isinstance(value, bool) else str(value)
 
 
 def _hours(text: str) -> frozenset[int]:

@@ -120,13 +120,13 @@ def test_keys_of_others_are_passed_over():
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("mappedFileSizeCommitLog", "1G", "a whole number"),
+        ("mappedFileSizeCommitLog", "1G", "an integer"),
         ("mappedFileSizeCommitLog", "0", "from 1"),
         ("mappedFileSizeCommitLog", "-5", "from 1"),
         ("mappedFileSizeCommitLog", str(2**31), "to 2147483647"),
-        ("flushIntervalCommitLog", "", "a whole number"),
-        ("flushIntervalCommitLog", "1_000", "a whole number"),
-        ("flushIntervalCommitLog", "\u0661", "a whole number"),
+        ("flushIntervalCommitLog", "", "an integer"),
+        ("flushIntervalCommitLog", "1_000", "an integer"),
+        ("flushIntervalCommitLog", "\u0661", "an integer"),
         ("enableLmq", "yes", "true or false"),
         ("flushDiskType", "sync_flush", "ASYNC_FLUSH or SYNC_FLUSH"),
         ("brokerRole", "NOPE", "ASYNC_MASTER or SYNC_MASTER or SLAVE"),
