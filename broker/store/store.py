@@ -318,6 +318,11 @@ class Store:
         self.commit_log.append_raw(offset, data)
         self.flush.appended([])
 
+    def sync(self) -> None:
+        """Write and flush all that was put, before this returns."""
+        self.puts.finish()
+        self.flush.finish()
+
     # Getting
 
     def get_message(
