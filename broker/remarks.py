@@ -1,4 +1,4 @@
-"""Texts of answers that several handlers give. Clients and operators match them, so they are RocketMQ's to the letter."""
+"""Texts of answers that several handlers give. Clients match them: they are RocketMQ's to the letter."""
 
 from typing import Final
 

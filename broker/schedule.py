@@ -220,9 +220,7 @@ class DelayDelivery:
         if not count:
             level.looks_at = now + min(LOOK, self._time_left(level))
             return
-        result = self._store.get_message(
-            _NAME, names.SCHEDULE_TOPIC, level.queue_id, level.offset, count, BATCH_BYTES
-        )
+        result = self._store.get_message(_NAME, names.SCHEDULE_TOPIC, level.queue_id, level.offset, count, BATCH_BYTES)
         if result is None:
             level.looks_at = now + LOOK
         elif result.status is not GetStatus.FOUND:
