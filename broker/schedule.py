@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -298,7 +299,7 @@ class DelayDelivery:
             self._batch_done(level)
             return
         for offset, message in messages.items():
-            self._store.put(message, lambda ticket, at=offset, sent=message: self._settle(level, at, sent, ticket))
+            self._store.put(message, partial(self._settle, level, offset, message))
 
     def _settle(self, level: _Level, offset: int, message: Message, ticket: Ticket) -> None:
         status = ticket.status
