@@ -49,6 +49,26 @@ async def test_head_has_the_length_and_no_body(server: AddressServer) -> None:
     assert b"Content-Length: 25" in headers
 
 
+async def test_head_of_another_path_has_no_body_either(server: AddressServer) -> None:
+    status, headers, body = await ask(server, b"HEAD / HTTP/1.1\r\n\r\n")
+    assert (status, body) == (b"HTTP/1.1 404 Not Found", b"")
+    assert b"Content-Length: " in headers
+
+
+async def test_the_wildcard_of_ipv6_serves_ipv4_too() -> None:
+    running = AddressServer(lambda reached: f"{reached}:9876", host="::")
+    try:
+        await running.start()
+    except ListenFailed as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    try:
+        status, _, body = await ask(running, b"GET /rocketmq/nsaddr HTTP/1.1\r\n\r\n")
+    finally:
+        await running.close()
+    assert status == b"HTTP/1.1 200 OK"
+    assert body.endswith(b"127.0.0.1:9876")
+
+
 @pytest.mark.parametrize(
     ("request_line", "status"),
     [

@@ -43,6 +43,25 @@ def test_mqshutdown_stops_it(daemon, tmp_path):
     assert (again.returncode, again.stderr) == (1, "mqshutdown: no mqnamesrv is running\n")
 
 
+def test_mqshutdown_spares_what_only_names_the_daemon(tmp_path):
+    """An editor, a grep, a shell that waits, a Python of another part: none of them is a nameserver."""
+    others = [
+        "11 vim vim notes about -m cometmq.namesrv today",
+        "12 sh sh -c exec python -m cometmq.namesrv -c x",
+        "13 grep grep /mqnamesrv",
+        "14 python3 python3 -m cometmq.namesrv.other",
+        "15 python3 python3 -m cometmq.broker",
+        "16 python3 python3 /usr/bin/mqnamesrvx",
+    ]
+    ps = tmp_path / "ps"
+    ps.write_text("#!/bin/sh\ncat <<'END'\n" + "\n".join(others) + "\nEND\n")
+    ps.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    command = ["sh", str(ROOT / "bin" / "mqshutdown"), "namesrv"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (1, "mqshutdown: no mqnamesrv is running\n")
+
+
 def test_mqshutdown_wants_to_know_what_to_stop():
     command = ["sh", str(ROOT / "bin" / "mqshutdown"), "everything"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
