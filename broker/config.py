@@ -7,6 +7,7 @@ NettyServerConfig and MessageStoreConfig, which RocketMQ fills from one `.proper
 
 import dataclasses
 import functools
+import os
 import re
 import socket
 from collections.abc import Mapping
@@ -110,6 +111,7 @@ class BrokerConfig(Options):
     broker_topic_enable: bool = option("brokerTopicEnable", True)
     trace_topic_enable: bool = option("traceTopicEnable", False)
     msg_trace_topic_name: str = option("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
+    revive_queue_num: int = option("reviveQueueNum", 8, low=1)  # queues of a topic that POP will need
     trace_on: bool = option("traceOn", True, dynamic=True)
     validate_system_topic_when_update_topic: bool = option("validateSystemTopicWhenUpdateTopic", True, dynamic=True)
     clear_retry_topic_when_delete_topic: bool = option("clearRetryTopicWhenDeleteTopic", True, dynamic=True)
@@ -274,4 +276,10 @@ def from_sources(
         raise ConfigError("brokerName", config.broker_name, "a name")
     if not config.broker_cluster_name.strip():
         raise ConfigError("brokerClusterName", config.broker_cluster_name, "a name")
-    return dataclasses.replace(config, **changes)
+    store = dataclasses.replace(
+        config.store,
+        store_path_root_dir=os.path.expanduser(config.store.store_path_root_dir),
+        store_path_commit_log=os.path.expanduser(config.store.store_path_commit_log),
+    )
+    written = config.broker_config_path or f"{store.root}/config/broker.properties"
+    return dataclasses.replace(config, store=store, broker_config_path=os.path.expanduser(written), **changes)

@@ -52,7 +52,6 @@ WITHOUT_MEANING: dict[str, str] = {
     "recoverConcurrently": "false",
     "recoverThreadPoolNums": "32",
     "replyThreadPoolQueueCapacity": "10000",
-    "reviveQueueNum": "8",
     "sendMessageThreadPoolNums": "2",
     "serverAsyncSemaphoreValue": "64",
     "serverCallbackExecutorThreads": "0",

@@ -1,0 +1,44 @@
+"""The requests that a broker answers: one module a concern, each with `rows(state)`; here they become one table.
+
+The fast port answers the same requests but those that wait for messages: a producer's port shall not be held up by
+consumers. Mirrors the processor tables that RocketMQ's BrokerController registers.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from cometmq.broker.handlers.row import Row
+from cometmq.protocol.codes import RequestCode
+from cometmq.remoting.dispatch import HandlerTable
+
+if TYPE_CHECKING:
+    from cometmq.broker.state import BrokerState
+
+#: Each module's `rows`.
+MODULES: "list[Callable[[BrokerState], list[Row]]]" = []
+
+#: What the fast port does not answer.
+NOT_ON_FAST_PORT = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.PEEK_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.NOTIFICATION,
+        RequestCode.POLLING_INFO,
+    }
+)
+
+
+def handler_rows(state: "BrokerState") -> list[Row]:
+    """All requests of a broker."""
+    return [row for rows in MODULES for row in rows(state)]
+
+
+def handler_table(rows: list[Row], *, fast: bool = False) -> HandlerTable:
+    """The table of a port. Both ports share the rows, and with them whatever the handlers keep."""
+    table = HandlerTable()
+    for code, handler, permission in rows:
+        if not (fast and code in NOT_ON_FAST_PORT):
+            table.add(code, handler, permission=permission)
+    return table

@@ -1,0 +1,98 @@
+"""Everything that a handler can reach: the settings, the store, the tables and the live clients of one broker.
+
+The parts are plain; this is where they meet, and where a change of the settings reaches them. `Broker` builds it, and
+so do tests, with a fake clock and disk. Nothing here knows of sockets. Mirrors what RocketMQ's BrokerController holds
+together.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.hooks import Hooks
+from cometmq.files import write_atomically
+from cometmq.protocol.bodies.registration import DataVersion
+from cometmq.protocol.message_id import pack_host
+from cometmq.remoting.address import format_address
+
+if TYPE_CHECKING:
+    from cometmq.broker.schedule import DelayDelivery
+    from cometmq.broker.store.clock import Clock
+    from cometmq.broker.store.config_files import ConfigFiles
+    from cometmq.broker.store.runner import Runner
+    from cometmq.broker.store.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class BrokerState:
+    """The state that handlers read and change. Attributes without a value are set by whoever builds it."""
+
+    files: "ConfigFiles"
+    store: "Store"
+    topics: Any
+    groups: Any
+    offsets: Any
+    consumers: Any
+    producers: Any
+    locks: Any
+    stats: Any
+    held_pulls: Any
+    delay: "DelayDelivery"
+
+    def __init__(self, config: BrokerConfig, clock: "Clock", runner: "Runner", *, hooks: Hooks | None = None) -> None:
+        self.config = config
+        self.clock = clock
+        self.runner = runner
+        self.hooks = hooks or Hooks()
+        self.boot_time = clock.wall()
+        #: Told of new settings after `config` was replaced: for hot paths that keep a copy of a value.
+        self.on_config: list[Callable[[BrokerConfig], None]] = []
+        self.data_version_of_config = DataVersion(timestamp=self.boot_time)
+        self._updating = asyncio.Lock()
+        self.listens_on(config.listen_port)
+
+    def listens_on(self, port: int, ip: str | None = None) -> None:
+        """The port is known: with it the address that is registered, and written into every message.
+
+        `ip` is for a `brokerIP1` that is a name: messages hold numbers.
+        """
+        host = self.config.broker_ip1
+        #: `brokerIP1:listenPort` as registered.
+        self.address = format_address(host, port)
+        #: The same, packed.
+        self.store_host = pack_host(ip or (host if is_ip(host) else "127.0.0.1"), port)
+
+    async def update_config(self, properties: Mapping[str, str]) -> None:
+        """Change settings from remote and keep them on disk. Raises `ConfigRefused` for keys that may not change."""
+        async with self._updating:
+            config, problems = self.config.updated(properties)
+            for problem in problems:
+                log.warning("update of the configuration: %s; kept the old value", problem)
+            if config.broker_config_path:
+                await asyncio.to_thread(write_atomically, config.broker_config_path, config.to_text().encode())
+            self.apply(config)
+        log.info("configuration updated: %s", ", ".join(properties))
+
+    def apply(self, config: BrokerConfig) -> None:
+        """New settings for everybody."""
+        version = self.data_version_of_config
+        self.data_version_of_config = DataVersion(
+            counter=version.counter + 1, state_version=version.state_version, timestamp=self.clock.wall()
+        )
+        self.config = config
+        self.store.configure(config.store)
+        for tell in self.on_config:
+            tell(config)
+
+
+def is_ip(host: str) -> bool:
+    """Whether a host is an address and not a name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
