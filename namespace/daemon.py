@@ -9,15 +9,28 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from cometmq.protocol.errors import CometMQError
+from cometmq.protocol import properties_text
+from cometmq.protocol.errors import BodyError, CometMQError
+from cometmq.protocol.frame import MAX_FRAME
 
 #: RocketMQ's sizes: a log file is rotated at 100 MiB, and this many old ones are kept.
 LOG_FILE_BYTES = 100 * 1024 * 1024
 LOG_FILE_COUNT = 5
+
+TLS_PROPERTIES = (
+    "tls.enable",
+    "tls.test.mode.enable",
+    "tls.server.mode",
+    "tls.server.need.client.auth",
+    "tls.client.authServer",
+    *(f"tls.{side}.{file}" for side in ("server", "client") for file in ("certPath", "keyPath", "trustCertPath")),
+    "tls.server.keyPassword",
+    "tls.client.keyPassword",
+)
 
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
 
@@ -61,6 +74,43 @@ class SystemProperties:
     def found(self, keys: Iterable[str]) -> dict[str, str]:
         """Those of the keys that are set."""
         return {key: value for key in keys if (value := self.get(key)) is not None}
+
+    def overrides(self, prefix: str, keys: Collection[str]) -> dict[str, str]:
+        """Keys of a configuration file that are set here: with a prefix, or plainly by -D."""
+        found = self.found(prefix + key for key in keys)
+        plain = {key: value for key, value in self.defined.items() if key in keys}
+        return {key.removeprefix(prefix): value for key, value in found.items()} | plain
+
+
+def read_properties(path: str) -> dict[str, str]:
+    """The keys of a `.properties` file that the user named."""
+    try:
+        with open(path, "rb") as file:
+            return properties_text.loads(file.read())
+    except OSError as error:
+        raise StartError(
+            f"cannot read {path}: {reason_of(error)}", "name a file that exists and is readable"
+        ) from error
+    except BodyError as error:
+        raise StartError(f"cannot read {path}: {error}", "correct that line") from error
+
+
+def tls_settings(properties: SystemProperties) -> dict[str, str]:
+    """What system properties, and the file that one of them names, say about TLS."""
+    settings = read_properties(path) if (path := properties.get("tls.config.file")) else {}
+    return settings | properties.found(TLS_PROPERTIES)
+
+
+def frame_limit(properties: SystemProperties) -> int:
+    """The longest frame that is accepted (bytes)."""
+    key = "com.rocketmq.remoting.frameMaxLength"
+    text = properties.get(key)
+    if text is None:
+        return MAX_FRAME
+    # Above 32 MiB the first byte of a frame could be that of another protocol.
+    if not text.isascii() or not text.isdigit() or not 1024 <= int(text) < 2**25:
+        raise StartError(f"{key}={text}: expected a number of bytes from 1024 to {2**25 - 1}", "correct the value")
+    return int(text)
 
 
 def announce(line: str) -> None:

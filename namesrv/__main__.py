@@ -10,31 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cometmq.daemon import StartError, SystemProperties, UsageError, exit_with
+from cometmq.daemon import StartError, SystemProperties, UsageError, exit_with, read_properties
 from cometmq.protocol.errors import CometMQError
 
 if TYPE_CHECKING:
     import asyncio
 
     from cometmq.namesrv.config import NamesrvConfig
-    from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
 
 PROGRAM = "mqnamesrv"
 
 #: Any key of the configuration file is also the system property with this in front of it, and so an environment
 #: variable: `ROCKETMQ_NAMESRV_LISTENPORT`.
 PREFIX = "rocketmq.namesrv."
-
-TLS_PROPERTIES = (
-    "tls.enable",
-    "tls.test.mode.enable",
-    "tls.server.mode",
-    "tls.server.need.client.auth",
-    "tls.client.authServer",
-    *(f"tls.{side}.{file}" for side in ("server", "client") for file in ("certPath", "keyPath", "trustCertPath")),
-    "tls.server.keyPassword",
-    "tls.client.keyPassword",
-)
 
 
 @click.command(name=PROGRAM, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -78,33 +66,14 @@ def load_config(config_file: str | None, properties: SystemProperties) -> "Names
     """The settings of file, environment and command line; each stands above the ones before it."""
     from cometmq.namesrv.config import OPTIONS, ConfigError, from_sources
 
-    file = _read_properties(config_file) if config_file else {}
-    overrides = {
-        key.removeprefix(PREFIX): value for key, value in properties.found(PREFIX + k for k in OPTIONS).items()
-    }
-    overrides |= {key: value for key, value in properties.defined.items() if key in OPTIONS}
+    file = read_properties(config_file) if config_file else {}
+    overrides = properties.overrides(PREFIX, OPTIONS.keys())
     home = properties.get("rocketmq.home.dir") or os.environ.get("ROCKETMQ_HOME", "")
     try:
         path = os.path.abspath(config_file) if config_file else None
         return from_sources(file, overrides, path=path, rocketmq_home=home)
     except ConfigError as error:
         raise StartError(f"bad configuration: {error}", error.remedy) from error
-
-
-def _read_properties(path: str) -> dict[str, str]:
-    from cometmq.daemon import reason_of
-    from cometmq.protocol import properties_text
-    from cometmq.protocol.errors import BodyError
-
-    try:
-        with open(path, "rb") as file:
-            return properties_text.loads(file.read())
-    except OSError as error:
-        raise StartError(
-            f"cannot read {path}: {reason_of(error)}", "name a file that exists and is readable"
-        ) from error
-    except BodyError as error:
-        raise StartError(f"cannot read {path}: {error}", "correct that line") from error
 
 
 def _serve(
@@ -119,6 +88,7 @@ def _serve(
     from cometmq.namesrv.server import NameServer
     from cometmq.remoting.address import format_address, parse_addresses
     from cometmq.remoting.errors import BadAddress
+    from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
 
     if addresses is not None:
         try:
@@ -127,11 +97,16 @@ def _serve(
             raise UsageError(f"--addresses: {error}") from error
     log_dir = log_dir or properties.get("rocketmq.log.dir") or config.log_dir or None
     daemon.log_to(log_dir, "namesrv.log")
-    server_tls, client_tls = _tls(properties)
-    frame_limit = _frame_limit(properties)
+    tls = daemon.tls_settings(properties)
+    frame_limit = daemon.frame_limit(properties)
 
     async def serve(stop: "asyncio.Event") -> None:
-        server = NameServer(config, tls=server_tls, client_tls=client_tls, frame_limit=frame_limit)
+        server = NameServer(
+            config,
+            tls=TlsOptions.from_properties(tls),
+            client_tls=ClientTlsOptions.from_properties(tls),
+            frame_limit=frame_limit,
+        )
 
         def listed(reached: str) -> str:
             """Who listens everywhere is where the client found it."""
@@ -151,27 +126,6 @@ def _serve(
             await server.close()
 
     daemon.run(serve)
-
-
-def _tls(properties: SystemProperties) -> "tuple[TlsOptions, ClientTlsOptions | None]":
-    from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
-
-    settings = _read_properties(path) if (path := properties.get("tls.config.file")) else {}
-    settings |= properties.found(TLS_PROPERTIES)
-    return TlsOptions.from_properties(settings), ClientTlsOptions.from_properties(settings)
-
-
-def _frame_limit(properties: SystemProperties) -> int:
-    from cometmq.protocol.frame import MAX_FRAME
-
-    key = "com.rocketmq.remoting.frameMaxLength"
-    text = properties.get(key)
-    if text is None:
-        return MAX_FRAME
-    # Above 32 MiB the first byte of a frame could be that of another protocol.
-    if not text.isascii() or not text.isdigit() or not 1024 <= int(text) < 2**25:
-        raise StartError(f"{key}={text}: expected a number of bytes from 1024 to {2**25 - 1}", "correct the value")
-    return int(text)
 
 
 if __name__ == "__main__":
