@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.hooks import Hooks
+from cometmq.broker.overload import Overload
 from cometmq.files import write_atomically
 from cometmq.protocol.bodies.registration import DataVersion
 from cometmq.protocol.message_id import pack_host
@@ -53,6 +54,8 @@ class BrokerState:
         self.on_config: list[Callable[[BrokerConfig], None]] = []
         self.data_version_of_config = DataVersion(timestamp=self.boot_time)
         self._updating = asyncio.Lock()
+        #: When requests are turned away because the broker is too slow for them.
+        self.overload = Overload(self)
         self.listens_on(config.listen_port)
 
     def listens_on(self, port: int, ip: str | None = None) -> None:

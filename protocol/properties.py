@@ -7,9 +7,11 @@ property half of its `MessageDecoder`.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from cometmq.protocol.errors import RecordError
+from cometmq.protocol.hashing import hash_code
 
 #: The longest property text in bytes: a record counts it in a signed i16.
 MAX_PROPERTIES_LENGTH: Final = 32_767
@@ -150,6 +152,25 @@ def format_properties(pairs: Mapping[str, str]) -> str:
             raise RecordError(f"property {name!r} is empty or holds one of the separators 0x01 and 0x02")
         parts.append(f"{name}\x01{value}\x02")
     return "".join(parts)
+
+
+@lru_cache(maxsize=4096)
+def _spread_hash(name: str) -> int:
+    """A name's hash as Java's HashMap mixes it."""
+    number = hash_code(name) & 0xFFFFFFFF
+    return number ^ number >> 16
+
+
+def in_java_order(pairs: Mapping[str, str]) -> dict[str, str]:
+    """The same pairs in the order in which a Java broker writes them: that of a HashMap made for 128 entries.
+
+    Readers do not care; but a record with its properties in this order is the very one that RocketMQ stores.
+    """
+    capacity = 128
+    while len(pairs) > capacity * 3 // 4:
+        capacity *= 2
+    mask = capacity - 1
+    return dict(sorted(pairs.items(), key=lambda pair: _spread_hash(pair[0]) & mask))
 
 
 def encode_properties(pairs: Mapping[str, str]) -> bytes:

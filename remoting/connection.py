@@ -8,8 +8,10 @@ The mutable state is how far it is on its way to the end (`_ended`, `_finishing`
 that it is owed.
 """
 
+import array
 import asyncio
 import logging
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,6 +31,10 @@ from cometmq.remoting.scratch import OWN_SIZE, scratch_of
 
 if TYPE_CHECKING:
     from cometmq.remoting.serving import Dispatcher
+
+if sys.platform != "win32":
+    import fcntl
+    import termios
 
 logger = logging.getLogger(__name__)
 
@@ -271,6 +277,17 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher.settled(1)
         if self._finishing and not self.open_replies:
             self._close_soon()
+
+    def waiting_bytes(self) -> int:
+        """How many bytes of the peer lie in the kernel, unread; 0 where the system does not tell."""
+        if sys.platform == "win32" or self.is_lost:
+            return 0
+        count = array.array("i", [0])
+        try:
+            fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, count)
+        except (OSError, ValueError):  # closed a moment ago
+            return 0
+        return count[0]
 
     # The end.
 

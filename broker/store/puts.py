@@ -194,6 +194,25 @@ class Puts:
         """How long the write under way has lasted, in seconds; 0 without one."""
         return 0.0 if self._writing is None else self._clock.monotonic() - self._writing_since
 
+    @property
+    def writing_since(self) -> float | None:
+        """When the write under way began, on the monotonic clock; None without one."""
+        return None if self._writing is None else self._writing_since
+
+    @property
+    def waiting(self) -> int:
+        """How many puts wait for a write to begin."""
+        return len(self._pending)
+
+    def give_up(self, count: int, status: PutStatus, remark: str) -> None:
+        """Settle the first `count` puts that wait for a write to begin: nothing of them will be in the log."""
+        given_up, self._pending = self._pending[:count], self._pending[count:]
+        for ticket in given_up:
+            if ticket.failure is None:
+                ticket.settle(status, remark)
+            else:
+                ticket.settle(ticket.failure)
+
     def finish(self) -> None:
         """Write everything that is put now, and wait for the write under way: before a close."""
         while self._errand is not None or self._pending:
