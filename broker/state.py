@@ -20,11 +20,16 @@ from cometmq.protocol.message_id import pack_host
 from cometmq.remoting.address import format_address
 
 if TYPE_CHECKING:
+    from cometmq.broker.consumers import Consumers
+    from cometmq.broker.groups import GroupTable
+    from cometmq.broker.producers import Producers
+    from cometmq.broker.queue_locks import QueueLocks
     from cometmq.broker.schedule import DelayDelivery
     from cometmq.broker.store.clock import Clock
     from cometmq.broker.store.config_files import ConfigFiles
     from cometmq.broker.store.runner import Runner
     from cometmq.broker.store.store import Store
+    from cometmq.broker.topics import TopicTable
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +39,12 @@ class BrokerState:
 
     files: "ConfigFiles"
     store: "Store"
-    topics: Any
-    groups: Any
+    topics: "TopicTable"
+    groups: "GroupTable"
     offsets: Any
-    consumers: Any
-    producers: Any
-    locks: Any
+    consumers: "Consumers"
+    producers: "Producers"
+    locks: "QueueLocks"
     stats: Any
     held_pulls: Any
     delay: "DelayDelivery"
