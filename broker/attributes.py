@@ -1,6 +1,7 @@
-"""Attributes of topics: which there are, which values they take, and how a request changes them.
+"""Attributes of topics and groups: which there are, which values they take, and how a request changes them.
 
-A request writes them as `+key=value,-other`. RocketMQ's TopicAttributes and AttributeUtil, with their remarks.
+A request writes them as `+key=value,-other`. RocketMQ's TopicAttributes,
+SubscriptionGroupAttributes and AttributeUtil, with their remarks.
 """
 
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ class AttributeRefused(ProtocolError):
     remedy = "write attributes as +key=value,-key, with the keys and values that the topic may have"
 
 
-class _Attribute(NamedTuple):
+class Attribute(NamedTuple):
     """What is known of an attribute. It takes one of the values."""
 
     values: tuple[str, ...]
@@ -31,11 +32,14 @@ class _Attribute(NamedTuple):
     is_changeable: bool
 
 
-_ATTRIBUTES: Final[Mapping[str, _Attribute]] = {
-    QUEUE_TYPE: _Attribute((BATCH_CQ, "SimpleCQ"), False),
-    CLEANUP_POLICY: _Attribute(("DELETE", "COMPACTION"), False),
-    MESSAGE_TYPE: _Attribute(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), True),
+TOPIC_ATTRIBUTES: Final[Mapping[str, Attribute]] = {
+    QUEUE_TYPE: Attribute((BATCH_CQ, "SimpleCQ"), False),
+    CLEANUP_POLICY: Attribute(("DELETE", "COMPACTION"), False),
+    MESSAGE_TYPE: Attribute(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", MIXED), True),
 }
+
+#: What RocketMQ's groups have of them (a priority among consumers) has no meaning here.
+GROUP_ATTRIBUTES: Final[Mapping[str, Attribute]] = {}
 
 
 def parse(text: str | None) -> dict[str, str]:
@@ -55,8 +59,12 @@ def parse(text: str | None) -> dict[str, str]:
     return changes
 
 
-def alter(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict[str, str]:
-    """The attributes after the changes; `current` is None for a topic that is created."""
+def alter(
+    current: Mapping[str, str] | None,
+    changes: Mapping[str, str],
+    known: Mapping[str, Attribute] = TOPIC_ATTRIBUTES,
+) -> dict[str, str]:
+    """The attributes after the changes; `current` is None for a topic or group that is created."""
     result = dict(current or {})
     seen: set[str] = set()
     for key, value in changes.items():
@@ -69,25 +77,25 @@ def alter(current: Mapping[str, str] | None, changes: Mapping[str, str]) -> dict
         if current is None and sign != "+":
             raise AttributeRefused(f"only add attribute is supported while creating topic. key: {name[:100]}")
         if sign == "+":
-            _check(name, value, is_new_topic=current is None)
+            _check(known, name, value, is_new=current is None)
             result[name] = value
         elif sign == "-":
             if name not in result:
                 raise AttributeRefused(f"attempt to delete a nonexistent key: {name[:100]}")
-            _check(name, None, is_new_topic=False)
+            _check(known, name, None, is_new=False)
             del result[name]
         else:
             raise AttributeRefused(f"wrong format key: {name[:100]}")
     return result
 
 
-def _check(name: str, value: str | None, *, is_new_topic: bool) -> None:
+def _check(known: Mapping[str, Attribute], name: str, value: str | None, *, is_new: bool) -> None:
     if name == RESERVE_TIME:
         raise AttributeRefused("reserve.time needs tiered storage, which this broker does not have")
-    attribute = _ATTRIBUTES.get(name)
+    attribute = known.get(name)
     if attribute is None:
         raise AttributeRefused(f"unsupported key: {name[:100]}")
-    if not is_new_topic and not attribute.is_changeable:
+    if not is_new and not attribute.is_changeable:
         raise AttributeRefused(f"attempt to update an unchangeable attribute. key: {name}")
     if value is not None and value not in attribute.values:
         raise AttributeRefused(f"value is not in set: [{', '.join(attribute.values)}]")

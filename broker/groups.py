@@ -8,6 +8,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
+from cometmq.broker import attributes
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.store.clock import Clock
 from cometmq.broker.store.config_files import ConfigFile
@@ -92,16 +95,23 @@ class GroupTable:
     # Changing
 
     def update(self, config: SubscriptionGroupConfig) -> bool:
-        """Creates a group or changes it; False when it is like that already."""
+        """Creates a group or changes it; False when it is like that already.
+
+        Its attributes are changes, as with topics. Raises `InvalidName` and `AttributeRefused`.
+        """
         return bool(self.update_all([config]))
 
     def update_all(self, configs: Iterable[SubscriptionGroupConfig]) -> list[SubscriptionGroupConfig]:
-        """Creates or changes many, with one write, all or none. Raises `InvalidName`. Gives those that were changed."""
+        """Creates or changes many, with one write, all or none. Gives those that were changed."""
         changed: dict[str, SubscriptionGroupConfig] = {}
         for config in configs:
             check_group_name(config.group_name)
-            if config != (changed.get(config.group_name) or self._table.get(config.group_name)):
-                changed[config.group_name] = config
+            existing = changed.get(config.group_name) or self._table.get(config.group_name)
+            current = None if existing is None else existing.attributes
+            altered = attributes.alter(current, config.attributes, attributes.GROUP_ATTRIBUTES)
+            group = msgspec.structs.replace(config, attributes=altered)
+            if group != existing:
+                changed[config.group_name] = group
         if changed:
             self._replace(self._table | changed, self._forbidden)
         return list(changed.values())
