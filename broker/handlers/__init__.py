@@ -7,7 +7,7 @@ consumers. Mirrors the processor tables that RocketMQ's BrokerController registe
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.handlers import send, send_back
+from cometmq.broker.handlers import clients, groups, locks, send, send_back, topics
 from cometmq.broker.handlers.row import Row
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.dispatch import HandlerTable
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     from cometmq.broker.state import BrokerState
 
 #: Each module's `rows`.
-MODULES: "list[Callable[[BrokerState], list[Row]]]" = [send.rows, send_back.rows]
+MODULES: "list[Callable[[BrokerState], list[Row]]]" = [
+    send.rows,
+    send_back.rows,
+    clients.rows,
+    locks.rows,
+    topics.rows,
+    groups.rows,
+]
 
 #: What the fast port does not answer.
 NOT_ON_FAST_PORT = frozenset(
