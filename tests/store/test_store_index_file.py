@@ -113,6 +113,32 @@ class TestCapacity:
         assert entry(file, 1)[:2] == (3, 30)
 
 
+class TestTurns:
+    """Many entries at once are stored by columns; the bytes must be those of one after the other."""
+
+    @given(
+        hashes=st.lists(st.integers(0, 2**31 - 1), min_size=12, max_size=300, unique_by=lambda value: value % 700),
+        twice=st.booleans(),
+        damage=st.lists(st.tuples(st.integers(0, 699), st.integers(-(2**31), 2**31 - 1)), max_size=5),
+        entries=st.sampled_from([50, 1000]),
+    )
+    def test_are_what_single_entries_give(self, hashes, twice, damage, entries):
+        rows = [(key_hash, n * 10_000_000_000, TIME + 7000) for n, key_hash in enumerate(hashes)]
+        if twice:
+            rows[-1] = (rows[0][0], rows[-1][1], TIME)
+        files = [new_file(slots=700, entries=entries) for _ in range(2)]
+        for file in files:
+            put(file, (5, 0, TIME), (6, 0, TIME))
+            for number, value in damage:
+                struct.pack_into(">i", file._stored(), 40 + 4 * number, value)
+        taken = put(files[0], *rows)
+        assert taken == min(len(rows), entries - 3)
+        for row in rows[:taken]:
+            put(files[1], row)
+        assert content(files[0]) == content(files[1])
+        assert files[0].slots_used == files[1].slots_used
+
+
 def all_of(file: IndexFile, key_hash: int, *, begin=0, end=2**62, count=1000) -> list[int]:
     found: list[int] = []
     file.select(key_hash, begin, end, found, count)
