@@ -7,7 +7,7 @@ consumers. Mirrors the processor tables that RocketMQ's BrokerController registe
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.handlers import clients, groups, locks, send, send_back, topics
+from cometmq.broker.handlers import clients, groups, locks, reply, send, send_back, topics
 from cometmq.broker.handlers.row import Row
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.dispatch import HandlerTable
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 #: Each module's `rows`.
 MODULES: "list[Callable[[BrokerState], list[Row]]]" = [
     send.rows,
+    reply.rows,
     send_back.rows,
     clients.rows,
     locks.rows,

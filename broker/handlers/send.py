@@ -57,8 +57,8 @@ class _Target:
         self.shapes: list[StampShape] = []
 
 
-class _Refused(Exception):
-    """A check says no; the response says why. Never leaves this module."""
+class Refused(Exception):
+    """A check says no; code and remark say why."""
 
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -157,16 +157,16 @@ class SendRequests:
 
     def _send_carefully(self, request: Request[SendMessage]) -> Outcome | Response:
         try:
-            target = self._check(request)
+            target = self.check(request)
             if request.header.batch:
                 self._take_batch(request, target)
             else:
                 self._take(request, target)
-        except _Refused as refused:
+        except Refused as refused:
             return Response(refused.code, self._refusal, remark=refused.remark)
         return LATER
 
-    def _check(self, request: Request[SendMessage]) -> _Target:
+    def check(self, request: Request[SendMessage]) -> _Target:
         """Checks 5 to 10 of a send, which replies need too: the topic, made if need be."""
         header = request.header
         topic = header.topic
@@ -176,16 +176,16 @@ class SendRequests:
         if state.clock.wall() < start:
             until = state.clock.local(start)
             text = f"{until:%Y-%m-%d %H:%M:%S},{start % 1000:03d}"
-            raise _Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"broker unable to service, until {text}")
         known = state.topics.get(topic)
         if not config.is_writable and known is not None and known.order:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden")
+            raise Refused(ResponseCode.NO_PERMISSION, f"the broker[{config.broker_ip1}] sending message is forbidden")
         try:
             names.validate_topic(topic)
         except names.InvalidName as error:
-            raise _Refused(ResponseCode.INVALID_PARAMETER, str(error)) from None
+            raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from None
         if topic in names.SEND_FORBIDDEN_TOPICS:
-            raise _Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
+            raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden.")
         if known is None:
             known = self._create(request)
         target = self._targets.get(topic)
@@ -194,7 +194,7 @@ class SendRequests:
             if not topic.startswith(names.RETRY_PREFIX) and not _is_compaction(known):
                 self._targets[topic] = target
         if header.queue_id >= target.queues:
-            raise _Refused(
+            raise Refused(
                 ResponseCode.INVALID_PARAMETER,
                 f"request queueId[{header.queue_id}] is illegal, {describe(known)} Producer: {request.connection}",
             )
@@ -210,32 +210,32 @@ class SendRequests:
         if created is None and header.topic.startswith(names.RETRY_PREFIX):
             created = topics.create_internal(header.topic, 1, sys_flag=_UNIT_SUB if header.unit_mode else 0)
         if created is None:
-            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, no_topic(header.topic))
+            raise Refused(ResponseCode.TOPIC_NOT_EXIST, no_topic(header.topic))
         return created
 
-    def _queue(self, header: SendMessage, target: _Target) -> int:
+    def queue(self, header: SendMessage, target: _Target) -> int:
         """The queue that was asked for, or any that may be written."""
         if header.queue_id >= 0:
             return header.queue_id
         if target.config.write_queue_nums <= 0:
             remark = f"request queueId[{header.queue_id}] is illegal, {describe(target.config)} has no write queue"
-            raise _Refused(ResponseCode.INVALID_PARAMETER, remark)
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         return self._randrange(target.config.write_queue_nums)
 
     def _take(self, request: Request[SendMessage], target: _Target) -> None:
         """Puts one message: retries, keys, delays and whatever else a plain message does not have."""
         header = request.header
-        queue_id = self._queue(header, target)
+        queue_id = self.queue(header, target)
         topic, stored_queue, sys_flag = header.topic, queue_id, target.sys_flag
         redirect = redirect_retry(self._state, topic, header.reconsume_times, header, request.version)
         if isinstance(redirect, Response):
-            raise _Refused(ResponseCode(redirect.code), redirect.remark or "")
+            raise Refused(ResponseCode(redirect.code), redirect.remark or "")
         stamped = self._stamps.stamp(header.properties or "", target.shapes)
         if isinstance(redirect, DeadLetter):
             topic, stored_queue, sys_flag = redirect.topic, 0, 0
             stamped = self._without_delay(header)
         if _is_compaction(target.config) and not (props.find(stamped.text, b"KEYS") or b"").strip():
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
         self._refuse_half(header, stamped)
         ticket = self._put(
             Message(
@@ -279,19 +279,19 @@ class SendRequests:
             remark = f"the broker[{config.broker_ip1}] sending transaction message is forbidden"
         else:
             remark = f"the broker[{config.broker_ip1}] does not have transactions in this version"
-        raise _Refused(ResponseCode.NO_PERMISSION, remark)
+        raise Refused(ResponseCode.NO_PERMISSION, remark)
 
     # Batches
 
     def _take_batch(self, request: Request[SendMessage], target: _Target) -> None:
         header = request.header
         topic = header.topic
-        queue_id = self._queue(header, target)
+        queue_id = self.queue(header, target)
         if len(topic) > names.MAX_TOPIC_LENGTH:
             remark = f"message topic length too long {len(topic)}"
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
         if topic.startswith(names.RETRY_PREFIX):
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {topic}")
         stamped = self._stamps.stamp(header.properties or "", target.shapes, need_key=False)
         sys_flag = header.sys_flag | target.sys_flag
         text = stamped.text
@@ -320,7 +320,7 @@ class SendRequests:
         try:
             count = sum(1 for _ in decode_batch(request.body))
         except RecordError as error:
-            raise _Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}") from None
         pairs = props.decode_properties(text)
         pairs[props.INNER_NUM] = str(count)
         return props.format_properties(props.in_java_order(pairs)).encode("utf-8", "replace")

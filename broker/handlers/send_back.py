@@ -125,7 +125,7 @@ def given_back(record: Record, topic: str, queue_id: int, level: int) -> Message
         topic,
         queue_id,
         record.body,
-        props.format_properties(pairs).encode("utf-8", "replace"),
+        props.format_properties(props.in_java_order(pairs)).encode("utf-8", "replace"),
         record.flag,
         record.sys_flag,
         record.born_timestamp,
