@@ -22,9 +22,11 @@ from cometmq.remoting.address import format_address
 if TYPE_CHECKING:
     from cometmq.broker.consumers import Consumers
     from cometmq.broker.groups import GroupTable
+    from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.producers import Producers
     from cometmq.broker.queue_locks import QueueLocks
     from cometmq.broker.schedule import DelayDelivery
+    from cometmq.broker.stats import BrokerStats
     from cometmq.broker.store.clock import Clock
     from cometmq.broker.store.config_files import ConfigFiles
     from cometmq.broker.store.runner import Runner
@@ -41,11 +43,11 @@ class BrokerState:
     store: "Store"
     topics: "TopicTable"
     groups: "GroupTable"
-    offsets: Any
+    offsets: "ConsumerOffsets"
     consumers: "Consumers"
     producers: "Producers"
     locks: "QueueLocks"
-    stats: Any
+    stats: "BrokerStats"
     held_pulls: Any
     delay: "DelayDelivery"
 

@@ -32,8 +32,16 @@ class SavedTable(Generic[_T]):
     """
 
     def __init__(
-        self, file: ConfigFile[_T], snapshot: Callable[[], _T], runner: Runner, interval: Callable[[], float]
+        self,
+        file: ConfigFile[_T],
+        snapshot: Callable[[], _T],
+        runner: Runner,
+        interval: Callable[[], float],
+        changes: Callable[[], int] = int,
     ) -> None:
+        """`changes` is for tables that count their changes: it gives another number when there was one."""
+        self._changes = changes
+        self._seen = changes()
         self._file = file
         self._snapshot = snapshot
         self._runner = runner
@@ -53,6 +61,7 @@ class SavedTable(Generic[_T]):
 
     def save_soon(self) -> None:
         """Begins a write now unless one is running or nothing has changed."""
+        self._look()
         if self._errand is not None or not self.is_dirty:
             return
         table = self._snapshot()
@@ -62,6 +71,7 @@ class SavedTable(Generic[_T]):
     def save_now(self) -> None:
         """Returns when everything is on the disk. Raises what the write raised: at a close nobody tries again."""
         self._finish_errand()
+        self._look()
         if not self.is_dirty:
             return
         try:
@@ -78,6 +88,11 @@ class SavedTable(Generic[_T]):
             self._timer.cancel()
             self._timer = None
         self.save_now()
+
+    def _look(self) -> None:
+        if (changes := self._changes()) != self._seen:
+            self._seen = changes
+            self.is_dirty = True
 
     def _finish_errand(self) -> None:
         if self._errand is not None:

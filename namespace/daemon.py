@@ -136,31 +136,43 @@ class _StdoutHandler(logging.StreamHandler[TextIO]):
             super().handleError(record)
 
 
-def log_to(directory: Path | str | None, file_name: str) -> None:
-    """Send the logs to stdout, or to a rotated file in a directory that is made when it is missing."""
-    handler: logging.Handler
-    if directory is None:
-        handler = _StdoutHandler(sys.stdout)
-    else:
-        from logging.handlers import RotatingFileHandler  # pulls sockets and pickle in: only where it is needed
+def log_to(directory: Path | str | None, file_name: str, parts: Mapping[str, str] | None = None) -> None:
+    """Send the logs to stdout, or to rotated files in a directory that is made when it is missing.
 
-        path = Path(directory).expanduser() / file_name
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handler = RotatingFileHandler(
-                path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILE_COUNT, encoding="utf-8", errors="backslashreplace"
-            )
-        except OSError as error:
-            raise StartError(
-                f"cannot write the log {path}: {reason_of(error)}", "choose another directory with -d"
-            ) from error
-    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    `parts` are loggers that get files of their own there: name of the logger -> name of the file.
+    """
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
         old.close()
-    root.addHandler(handler)
     root.setLevel(logging.INFO)
+    if directory is None:
+        _add_handler(root, _StdoutHandler(sys.stdout))
+        return
+    _add_handler(root, _rotated(Path(directory).expanduser() / file_name))
+    for name, own_file in (parts or {}).items():
+        logger = logging.getLogger(name)
+        _add_handler(logger, _rotated(Path(directory).expanduser() / own_file))
+        logger.propagate = False
+
+
+def _add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
+    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    logger.addHandler(handler)
+
+
+def _rotated(path: Path) -> logging.Handler:
+    from logging.handlers import RotatingFileHandler  # pulls sockets and pickle in: only where it is needed
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return RotatingFileHandler(
+            path, maxBytes=LOG_FILE_BYTES, backupCount=LOG_FILE_COUNT, encoding="utf-8", errors="backslashreplace"
+        )
+    except OSError as error:
+        raise StartError(
+            f"cannot write the log {path}: {reason_of(error)}", "choose another directory with -d"
+        ) from error
 
 
 def run(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:

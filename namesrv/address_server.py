@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from cometmq.remoting.address import format_address
 from cometmq.remoting.errors import ListenFailed
-from cometmq.remoting.listener import listen
+from cometmq.remoting.listener import bind, listen
 
 PATH = "/rocketmq/nsaddr"
 
@@ -43,7 +43,8 @@ class AddressServer:
 
     async def start(self) -> None:
         try:
-            sockets = await listen(self._host, self._port, BACKLOG)
+            sockets = await bind(self._host, self._port)
+            listen(sockets, self._host, BACKLOG)
         except ListenFailed as error:
             raise ListenFailed(f"the address server {error}") from error
         for sock in sockets:

@@ -36,8 +36,11 @@ _TLS_HELLO = 0x16
 Ready = Callable[[socket.socket, bool, Proxied | None], None]
 
 
-async def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
-    """Listening sockets for a host (a name may have several addresses) and a port; 0 means any, the same for all."""
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Sockets for a host (a name may have several addresses) and a port; 0 means any, the same for all.
+
+    They do not listen yet: whoever connects is refused.
+    """
     sockets: list[socket.socket] = []
     try:
         infos = await asyncio.get_running_loop().getaddrinfo(
@@ -53,13 +56,25 @@ async def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
                 # `::` alone serves both families; beside an IPv4 socket of the same host it must not.
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, host != "::")
             sock.bind((address[0], port or sockets[0].getsockname()[1], *address[2:]))
-            sock.listen(backlog)
     except (OSError, UnicodeError) as error:  # the latter: a name that no resolver would take
-        for sock in sockets:
-            sock.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ListenFailed(f"cannot listen on {format_address(host, port)}: {reason}") from error
+        raise _given_up(sockets, host, port, error) from error
     return sockets
+
+
+def listen(sockets: list[socket.socket], host: str, backlog: int) -> None:
+    """From now on the sockets take connections. Closes them when that cannot be."""
+    try:
+        for sock in sockets:
+            sock.listen(backlog)
+    except OSError as error:
+        raise _given_up(sockets, host, sockets[0].getsockname()[1], error) from error
+
+
+def _given_up(sockets: list[socket.socket], host: str, port: int, error: Exception) -> ListenFailed:
+    for sock in sockets:
+        sock.close()
+    reason = getattr(error, "strerror", None) or str(error)
+    return ListenFailed(f"cannot listen on {format_address(host, port)}: {reason}")
 
 
 class Greeting:

@@ -15,7 +15,7 @@ from typing import Self
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.dispatch import HandlerTable
 from cometmq.remoting.limits import Limits
-from cometmq.remoting.listener import Listener, listen, peer_of
+from cometmq.remoting.listener import Listener, bind, listen, peer_of
 from cometmq.remoting.preamble import Proxied
 from cometmq.remoting.roster import Roster
 from cometmq.remoting.serving import OPEN_REPLY_LIMIT, Dispatcher
@@ -69,6 +69,14 @@ class Server:
         #: How many of them are no connections yet: a connection begins a moment before its task ends.
         self._expected = 0
         self._address: tuple[str, int] = ("", 0)
+        #: Bound, but not listening yet.
+        self._sockets: list[socket.socket] = []
+
+    async def bind(self) -> None:
+        """Takes the address, so that it is known, and nobody else's, before the server can serve."""
+        self._sockets = await bind(self.options.host, self.options.port)
+        name = self._sockets[0].getsockname()
+        self._address = (name[0], name[1])
 
     async def start(self) -> None:
         """Listens. ListenFailed and TlsSetupFailed say what to do."""
@@ -78,9 +86,10 @@ class Server:
         clock = self._clock or loop.time
         options = self.options
         self._tls = server_context(options.tls, clock)
-        sockets = await listen(options.host, options.port, options.backlog)
-        name = sockets[0].getsockname()
-        self._address = (name[0], name[1])
+        if not self._sockets:
+            await self.bind()
+        sockets, self._sockets = self._sockets, []
+        listen(sockets, options.host, options.backlog)
         self._roster = Roster(loop, clock, options.limits, entered=self._entered)
         self._listener = Listener(
             loop,
@@ -123,6 +132,9 @@ class Server:
 
     async def close(self, *, grace: float = 3.0) -> None:
         """Stops accepting, answers what is in flight for at most `grace` seconds, then closes all connections."""
+        for sock in self._sockets:
+            sock.close()
+        self._sockets = []
         roster, listener = self._roster, self._listener
         if roster is None or listener is None:
             return

@@ -44,10 +44,15 @@ def handler_rows(state: "BrokerState") -> list[Row]:
     return [row for rows in MODULES for row in rows(state)]
 
 
-def handler_table(rows: list[Row], *, fast: bool = False) -> HandlerTable:
-    """The table of a port. Both ports share the rows, and with them whatever the handlers keep."""
-    table = HandlerTable()
+def fill_table(table: HandlerTable, rows: list[Row], *, fast: bool = False) -> None:
+    """The requests of a port. Both ports share the rows, and with them whatever the handlers keep."""
     for code, handler, permission in rows:
         if not (fast and code in NOT_ON_FAST_PORT):
             table.add(code, handler, permission=permission)
+
+
+def handler_table(rows: list[Row], *, fast: bool = False) -> HandlerTable:
+    """A table of its own: for tests and documentation."""
+    table = HandlerTable()
+    fill_table(table, rows, fast=fast)
     return table

@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "namespace": {"protocol"},
     "remoting": {"protocol", "namespace"},
     "namesrv": {"protocol", "remoting", "namespace"},
-    "broker": {"protocol", "remoting", "namespace"},
+    "broker": {"protocol", "remoting", "namespace", "conf"},
+    "conf": set(),
 }
 #: Folders and modules that may import less than their part, or more.
 EXCEPTIONS = {

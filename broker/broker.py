@@ -1,0 +1,364 @@
+"""A broker that runs: the state behind its ports, and everything that works by itself.
+
+Starts and stops in any running loop; port 0 takes a free port, and then there is no fast port. Everything it starts it
+also ends: `close` leaves no task, socket, thread or timer. Mirrors RocketMQ's BrokerController.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any, Self
+
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.consumers import Consumers
+from cometmq.broker.groups import GroupTable
+from cometmq.broker.handlers import fill_table, handler_rows
+from cometmq.broker.handlers.row import Row
+from cometmq.broker.hooks import Hooks
+from cometmq.broker.jobs import Jobs
+from cometmq.broker.offsets import ConsumerOffsets
+from cometmq.broker.producers import Producers
+from cometmq.broker.queue_locks import QueueLocks
+from cometmq.broker.registration import Registration
+from cometmq.broker.schedule import DelayDelivery
+from cometmq.broker.state import BrokerState, is_ip
+from cometmq.broker.stats import BrokerStats
+from cometmq.broker.store.clock import Clock, SystemClock
+from cometmq.broker.store.config_files import ConfigFiles
+from cometmq.broker.store.disk import Disk, RealDisk
+from cometmq.broker.store.runner import AsyncioRunner
+from cometmq.broker.store.store import Store
+from cometmq.broker.tables import SavedTable
+from cometmq.broker.topics import TopicTable
+from cometmq.daemon import StartError, reason_of
+from cometmq.protocol.delay import DelayLevels
+from cometmq.protocol.errors import CometMQError
+from cometmq.protocol.frame import MAX_FRAME
+from cometmq.remoting.address import format_address
+from cometmq.remoting.client import ClientOptions, RemotingClient
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.dispatch import HandlerTable
+from cometmq.remoting.errors import ListenFailed
+from cometmq.remoting.limits import Limits
+from cometmq.remoting.server import Server, ServerOptions
+from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
+
+#: Seconds that requests in flight get at shutdown when `enableShutdownGracefully` is off: they take milliseconds.
+CLOSE_GRACE = 3.0
+#: Seconds between looks for clients that have gone silent.
+CLIENT_SCAN = 10.0
+#: Requests that may wait for their answers besides the held pulls.
+OPEN_SENDS = 100_000
+#: How far below `listenPort` the fast port is.
+FAST_PORT = 2
+
+#: What to do about a store that cannot be used.
+_REMEDIES = {
+    errno.ENOSPC: "make room on the disk, or give another storePathRootDir",
+    errno.EACCES: "let the user of the broker write there, or give another storePathRootDir",
+    errno.EROFS: "mount it writable, or give another storePathRootDir",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+log = logging.getLogger(__name__)
+
+
+class Broker:
+    """One broker. `async with`, or `start` and `close`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Clock | None = None,
+        disk: Disk | None = None,
+        tls: TlsOptions | None = None,
+        client_tls: ClientTlsOptions | None = None,
+        frame_limit: int = MAX_FRAME,
+        hooks: Hooks | None = None,
+    ) -> None:
+        """`hooks` replace those of installed packages."""
+        self._config = config
+        self._clock = clock or SystemClock()
+        self._disk = disk or RealDisk()
+        self._tls = tls or TlsOptions()
+        self._limits = _limits(config, frame_limit)
+        self._client = RemotingClient(ClientOptions(tls=client_tls, limits=self._limits))
+        self._hooks = hooks
+        self._runner: AsyncioRunner | None = None
+        self._servers: list[Server] = []
+        self._registration: Registration | None = None
+        self._saved: list[SavedTable[Any]] = []
+        self._jobs: Jobs | None = None
+        self._store_is_open = False
+        self.state: BrokerState
+
+    # What others want to know
+
+    @property
+    def port(self) -> int:
+        """The port that it listens on, also when 0 was asked for."""
+        return self._servers[0].address[1]
+
+    @property
+    def address(self) -> str:
+        """`brokerIP1:listenPort`, as clients are told."""
+        return self.state.address
+
+    @property
+    def connection_count(self) -> int:
+        return sum(server.connection_count for server in self._servers)
+
+    # Its life
+
+    async def start(self) -> None:
+        """Recover the store, listen, register. What goes wrong is raised, and nothing of a broker is left then."""
+        try:
+            await self._start()
+        except OSError as error:
+            await self.close()
+            if isinstance(error, CometMQError):
+                raise
+            place = error.filename or self._config.store.root
+            remedy = _REMEDIES.get(error.errno or 0, "")
+            raise StartError(f"cannot use the store: {place}: {reason_of(error)}", remedy) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        config = self._config
+        if not config.is_master:
+            raise StartError("brokerRole=SLAVE: this version does not replicate yet", "start it as ASYNC_MASTER")
+        idle = config.without_effect()
+        if idle:
+            log.warning("these keys have no effect here: %s", ", ".join(idle))
+        self._runner = AsyncioRunner()
+        self.state = state = BrokerState(config, self._clock, self._runner, hooks=self._hooks or Hooks.installed())
+        # First the ports: one that is taken shall not cost a recovery, and the address is written into every message.
+        await self._take_ports(state)
+        self._load_tables(state)
+        self._make_store(state)
+        self._fill_handler_tables(state)
+        state.store.open(_Progress(state.clock))
+        self._store_is_open = True
+        state.delay.load()
+        state.store.start()
+        await self._go(state)
+
+    def _load_tables(self, state: BrokerState) -> None:
+        config, clock, root = state.config, state.clock, state.config.store.root
+        state.files = files = ConfigFiles(self._disk, root)
+        state.topics = TopicTable(config, files.topics, clock)
+        state.offsets = ConsumerOffsets(
+            files, clock, lmq=config.store.enable_lmq, version_step=config.consumer_offset_update_version_step
+        )
+        state.groups = GroupTable(config, files.subscription_groups, clock)
+        state.consumers = Consumers()
+        state.producers = Producers()
+        state.locks = QueueLocks(clock)
+        state.stats = BrokerStats(
+            config.broker_cluster_name,
+            clock,
+            is_system=state.topics.is_system,
+            detail=config.enable_detail_stat,
+            auto_delete=config.auto_delete_unused_stats,
+        )
+        state.topics.load()
+        state.offsets.load()
+        state.groups.load()
+        state.on_config.append(self._reconfigure)
+
+    def _make_store(self, state: BrokerState) -> None:
+        config, runner = state.config, state.runner
+        state.store = store = Store(
+            config.store.root,
+            config.store,
+            runner=runner,
+            disk=self._disk,
+            clock=self._clock,
+            topics=state.topics,
+            store_host=state.store_host,
+        )
+        state.delay = DelayDelivery(
+            store,
+            state.files.delay_offsets,
+            DelayLevels.parse(config.store.message_delay_level),
+            clock=self._clock,
+            runner=runner,
+            version_step=config.delay_offset_update_version_step,
+            delivered=lambda topic, queue_id, size: state.stats.put(topic, queue_id, 1, size),
+        )
+
+    async def _take_ports(self, state: BrokerState) -> None:
+        config = state.config
+        ports = [config.listen_port]
+        if config.listen_port > FAST_PORT:
+            ports.append(config.listen_port - FAST_PORT)
+        for port in ports:
+            options = ServerOptions(
+                host=config.bind_address,
+                port=port,
+                backlog=config.server_socket_backlog,
+                open_reply_limit=OPEN_SENDS,
+                tls=self._tls,
+                limits=self._limits,
+            )
+            self._servers.append(Server(HandlerTable(), options))
+            try:
+                await self._servers[-1].bind()
+            except ListenFailed as error:
+                which = "listenPort" if port == config.listen_port else f"the fast port, listenPort - {FAST_PORT}"
+                raise ListenFailed(f"{error} ({which})") from error
+        state.listens_on(self.port, await _resolved(config.broker_ip1))
+
+    def _fill_handler_tables(self, state: BrokerState) -> None:
+        hooks = state.hooks
+        rows: list[Row] = [
+            (code, hooks.wrap(code, handler), permission) for code, handler, permission in handler_rows(state)
+        ]
+        for server in self._servers:
+            table = server.table
+            fill_table(table, rows, fast=server is not self._servers[0])
+            if (before := hooks.before()) is not None:
+                table.before.append(before)
+            table.on_connection_lost.append(self._connection_lost)
+
+    async def _go(self, state: BrokerState) -> None:
+        config = state.config
+        self._saved = [
+            SavedTable(
+                state.files.lmq_consumer_offsets if config.store.enable_lmq else state.files.consumer_offsets,
+                state.offsets.snapshot,
+                state.runner,
+                lambda: state.config.flush_consumer_offset_interval / 1000,
+                lambda: state.offsets.changes,
+            ),
+            SavedTable(
+                state.files.delay_offsets,
+                state.delay.snapshot,
+                state.runner,
+                lambda: state.config.store.flush_delay_offset_interval / 1000,
+                lambda: sum(state.delay.snapshot().offset_table.values()),
+            ),
+        ]
+        for table in self._saved:
+            table.start()
+        self._jobs = Jobs(state.runner)
+        self._jobs.every("the look for silent clients", lambda: CLIENT_SCAN, self._expire_clients)
+        state.stats.start(state.runner)
+        for server in self._servers:
+            await server.start()
+            log.info("listening on %s", format_address(*server.address))
+        state.delay.start()
+        self._registration = Registration(state, self._client)
+        await self._registration.start()
+
+    async def close(self) -> None:
+        """Take leave of the nameservers, answer what is in flight, save everything. Nothing happens the second time."""
+        if self._runner is None:
+            return
+        runner, self._runner = self._runner, None
+        try:
+            if self._registration is not None:
+                await self._registration.close()
+            await self._close_servers()
+            if self._jobs is not None:
+                self._jobs.stop()
+            self._save_all()
+        finally:
+            await self._client.close()
+            runner.close()
+
+    async def _close_servers(self) -> None:
+        config = self.state.config
+        grace = config.shutdown_wait_time_seconds if config.enable_shutdown_gracefully else CLOSE_GRACE
+        closing = [asyncio.create_task(server.close(grace=grace)) for server in self._servers]
+        # They refuse requests from now on; then held pulls are answered, and do not come again.
+        await asyncio.sleep(0)
+        await asyncio.gather(*closing)
+
+    def _save_all(self) -> None:
+        """The tables, then the store; what fails does not keep the others from being saved."""
+        state = self.state
+        if not self._store_is_open:
+            return
+        self._store_is_open = False
+        state.stats.stop()
+        state.overload.close()
+        saves: list[Callable[[], None]] = [state.delay.stop, *(table.close for table in self._saved)]
+        for save in [*saves, state.topics.save, state.groups.save, state.store.close]:
+            try:
+                save()
+            except OSError as error:
+                log.error("at the end something could not be saved: %s", error)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    # What it does by itself
+
+    def _expire_clients(self) -> None:
+        """Members that were silent for too long leave their groups, and their connections are closed."""
+        state = self.state
+        now, timeout = state.clock.monotonic(), state.config.channel_expired_timeout / 1000
+        for channel in [*state.consumers.expire(now, timeout), *state.producers.expire(now, timeout)]:
+            channel.connection.close("no heartbeat")
+        state.consumers.expire_pullers(now, state.config.subscription_expired_timeout / 1000)
+        state.locks.expire()
+
+    def _connection_lost(self, connection: Connection) -> None:
+        state = self.state
+        state.producers.connection_lost(connection)
+        state.consumers.connection_lost(connection)
+
+    def _reconfigure(self, config: BrokerConfig) -> None:
+        state = self.state
+        state.topics.configure(config)
+        state.groups.configure(config)
+        state.offsets.version_step = config.consumer_offset_update_version_step
+        state.stats.configure(detail=config.enable_detail_stat, auto_delete=config.auto_delete_unused_stats)
+
+
+class _Progress:
+    """Says in the log how far a recovery is, now and then."""
+
+    PERIOD = 3.0
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._next = clock.monotonic() + self.PERIOD
+
+    def __call__(self, done: int, total: int) -> None:
+        if self._clock.monotonic() >= self._next:
+            self._next = self._clock.monotonic() + self.PERIOD
+            log.info("recovering the store: %d of %d MiB (%d %%)", done >> 20, total >> 20, 100 * done // max(total, 1))
+
+
+async def _resolved(host: str) -> str | None:
+    """The address of a `brokerIP1` that is a name; None when it is an address, or nobody knows the name."""
+    if is_ip(host):
+        return None
+    try:
+        infos = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        log.warning("brokerIP1=%s is not known here (%s); messages are stamped with 127.0.0.1", host, error)
+        return None
+    return str(infos[0][4][0])
+
+
+def _limits(config: BrokerConfig, frame_limit: int) -> Limits:
+    default = Limits()
+    high = config.write_buffer_high_water_mark or default.high_water
+    return Limits(
+        frame=frame_limit,
+        idle_timeout=float(config.server_channel_max_idle_time_seconds),
+        high_water=high,
+        low_water=min(config.write_buffer_low_water_mark or default.low_water, high),
+    )
