@@ -2,9 +2,11 @@
 
 They are built and started once a session, and every test here bears the marker `interop`. A part that this machine
 cannot have skips the tests that need it, with the reason. `COMETMQ_INTEROP_NAMESRV=real` puts RocketMQ's own nameserver
-in the place of ours: that is how the tests themselves are tested.
+in the place of ours: that is how the tests themselves are tested. The tests of a broker run against ours, and as `slow`
+ones against the real one for the same reason.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from support import line_driver, real_rocketmq
+from support.cluster import OURS, REAL, Cluster, own_broker_missing
 from support.fleet import Fleet, OwnNameserver
 from support.line_driver import LineDriver
+from support.mq_client import MqClient
 from support.real_rocketmq import V4, V5, MqAdmin, RealNameserver, Unavailable
 
 HERE = Path(__file__).parent
@@ -101,3 +105,53 @@ def mqadmin(rocketmq: None, tmp_path: Path) -> Iterator[Callable[..., MqAdmin]]:
             return command
 
         yield start
+
+
+#: Retries come at the levels 3, 4, ...: short ones. Level 2 is the one that a test can tell from level 1.
+BROKER_SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s 1s"}
+
+
+@pytest.fixture(scope="session", params=[OURS, pytest.param(REAL, marks=pytest.mark.slow)])
+def _cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    if request.param == OURS and (reason := own_broker_missing()):
+        pytest.skip(reason)
+    if reason := real_rocketmq.available():
+        pytest.skip(reason)
+    with Cluster(request.param, tmp_path_factory.mktemp(f"cluster-{request.param}"), BROKER_SETTINGS) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster of the session, running whatever the test before did to it. It may not stumble meanwhile."""
+    _cluster.restart_broker()
+    yield _cluster
+    if _cluster.kind == OURS:
+        assert "Traceback" not in _cluster.broker.stdout + _cluster.broker.stderr
+
+
+@pytest.fixture(scope="session")
+def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], MqClient]]:
+    """Gives the running client of a name of `mq_client`; skips when this machine cannot have it."""
+    with ExitStack() as stack:
+        running: dict[str, MqClient] = {}
+
+        def get(name: str) -> MqClient:
+            if name not in running:
+                try:
+                    client = MqClient(name, tmp_path_factory.mktemp(name))
+                except Unavailable as reason:
+                    pytest.skip(str(reason))
+                running[name] = stack.enter_context(client)
+            return running[name]
+
+        yield get
+
+
+_NUMBERS = itertools.count(1)
+
+
+@pytest.fixture
+def unique() -> Callable[[str], str]:
+    """Makes a name that no other test of this session has."""
+    return lambda text: f"{text}_{next(_NUMBERS)}"

@@ -1,7 +1,8 @@
-"""RocketMQ's own Java and Go clients behind pipes: a command a line in, an answer in JSON a line out.
+"""RocketMQ's own Java, Go and Node clients behind pipes: a command a line in, an answer in JSON a line out.
 
-The programs are in tests/interop/java and tests/interop/go. They are built once into the cache of `real_rocketmq`,
-under a name that holds the hash of their sources. Commands and answers are described at the top of Driver.java.
+The programs are in tests/interop/java, go and node. They are built once into the cache of `real_rocketmq`, under a name
+that holds the hash of their sources. Commands and answers are described at the top of Driver.java; `mq_client` has the
+ones with options as methods.
 """
 
 import contextlib
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 from support.real_rocketmq import Unavailable, cache, install, locked
 
@@ -104,6 +106,11 @@ class LineDriver:
         answer = self._ask(f"route {nameservers} {topic}", seconds)
         return {(one["broker"], one["queue"]) for one in answer.get("queues", [])}
 
+    def command(self, verb: str, patience: float = 60, **options: object) -> dict[str, Any]:
+        """A command with options; None leaves one out."""
+        words = [f"{key}={_plain(value)}" for key, value in options.items() if value is not None]
+        return self._ask(" ".join((verb, *words)), patience)
+
     def _ask(self, command: str, seconds: float) -> dict[str, Any]:
         assert self._process.stdin is not None
         self._process.stdin.write(command.encode() + b"\n")
@@ -140,27 +147,41 @@ class LineDriver:
         self._process.stdout.close()
 
 
-def java_driver(version: str, folder: Path) -> LineDriver:
-    """The Java client of a RocketMQ version."""
+def _plain(value: object) -> str:
+    return quote(str(value).lower() if isinstance(value, bool) else str(value), safe="")
+
+
+#: The Java client looks for a new share of the queues every 20 s; a test does not wait that long.
+IMPATIENT = ("-Drocketmq.client.rebalance.waitInterval=1000", "-Drocketmq.client.rebalance.minInterval=500")
+BINARY = "-Drocketmq.serialize.type=ROCKETMQ"
+
+
+def java_argv(version: str, folder: Path, *, binary: bool = False) -> list[str]:
+    """The command that runs the Java driver of a RocketMQ version, with JSON or binary headers."""
     place = install(version)
     classes = _build_java(version)
     argv = place.java("Driver", folder)
-    at = argv.index(place.classpath)
-    argv[at] = f"{classes}{os.pathsep}{place.classpath}"
-    return LineDriver(f"Java client {version}", argv, folder)
+    argv[argv.index(place.classpath)] = f"{classes}{os.pathsep}{place.classpath}"
+    argv[1:1] = [*IMPATIENT, *([BINARY] if binary else [])]
+    return argv
+
+
+def java_driver(version: str, folder: Path) -> LineDriver:
+    """The Java client of a RocketMQ version."""
+    return LineDriver(f"Java client {version}", java_argv(version, folder), folder)
 
 
 def _build_java(version: str) -> Path:
-    source = SOURCES / "java" / "Driver.java"
-    classes = cache() / f"java-driver-{version}-{_hash(source)}"
+    sources = sorted(file for file in (SOURCES / "java").glob("*.java") if file.name != "StoreClient.java")
+    classes = cache() / f"java-driver-{version}-{_hash(*sources)}"
     with locked(f"java-driver-{version}"):
         if not classes.is_dir():
             partial = classes.with_name(classes.name + ".partial")
             shutil.rmtree(partial, ignore_errors=True)
-            command = ["javac", "-nowarn", "-d", str(partial), "-cp", install(version).classpath, str(source)]
+            command = ["javac", "-nowarn", "-d", str(partial), "-cp", install(version).classpath, *map(str, sources)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
             if done.returncode != 0:
-                raise RuntimeError(f"Driver.java does not compile against {version}:\n{done.stderr}")
+                raise RuntimeError(f"the Java driver does not compile against {version}:\n{done.stderr}")
             partial.rename(classes)
     return classes
 
@@ -177,7 +198,8 @@ def go_driver(folder: Path) -> LineDriver:
 def build_go() -> Path | str:
     """The program, or the reason why it cannot be built. Tried once in a session, for it may take minutes to fail."""
     source = SOURCES / "go"
-    program = cache() / f"go-driver-{_hash(source / 'main.go', source / 'go.mod', source / 'go.sum')}"
+    files = sorted(source.glob("*.go"))
+    program = cache() / f"go-driver-{_hash(*files, source / 'go.mod', source / 'go.sum')}"
     with locked("go-driver"):
         if program.exists():
             return program
@@ -196,6 +218,34 @@ def build_go() -> Path | str:
             return "go build failed: " + " ".join(done.stderr.split()[-60:])
         partial.rename(program)
     return program
+
+
+@functools.cache
+def build_node() -> Path | str:
+    """The folder with the Node driver and its client, or the reason why there is none."""
+    source = SOURCES / "node"
+    files = (source / "driver.js", source / "package.json")
+    folder = cache() / f"node-driver-{_hash(*files)}"
+    with locked("node-driver"):
+        if folder.is_dir():
+            return folder
+        for tool in ("node", "npm"):
+            if shutil.which(tool) is None:
+                return f"{tool} is not installed, and the cache has no Node driver"
+        partial = folder.with_name(folder.name + ".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        for file in files:
+            shutil.copy(file, partial)
+        command = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts"]
+        try:
+            done = subprocess.run(command, cwd=partial, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            return f"npm install took more than {BUILD_SECONDS} s"
+        if done.returncode != 0:
+            return "npm install failed: " + " ".join(done.stderr.split()[-60:])
+        partial.rename(folder)
+    return folder
 
 
 def _hash(*files: Path) -> str:

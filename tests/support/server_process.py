@@ -123,6 +123,10 @@ class ServerProcess:
             process.kill()
             process.wait()
 
+    def terminate(self, number: int = signal.SIGTERM) -> None:
+        """A signal that it may answer as it likes; `wait` waits for its end."""
+        os.kill(self.pid, number)
+
     def stop(self) -> None:
         """SIGSTOP: its connections stay open and nobody answers on them."""
         os.kill(self.pid, signal.SIGSTOP)

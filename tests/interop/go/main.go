@@ -1,5 +1,5 @@
 // Drives RocketMQ's Go client from a test: a command a line on stdin, a line of JSON on stdout for each.
-// The commands and answers are those of the Java driver beside it.
+// The commands and answers are those of the Java driver beside it; what this client cannot do is no command.
 package main
 
 import (
@@ -41,11 +41,14 @@ type received struct {
 }
 
 type answer struct {
-	OK       bool       `json:"ok"`
-	Error    string     `json:"error,omitempty"`
-	Sent     []sent     `json:"sent,omitempty"`
-	Messages []received `json:"messages,omitempty"`
-	Queues   []place    `json:"queues,omitempty"`
+	OK       bool    `json:"ok"`
+	Error    string  `json:"error,omitempty"`
+	Sent     any     `json:"sent,omitempty"`
+	Messages any     `json:"messages,omitempty"`
+	Queues   []place `json:"queues,omitempty"`
+	Client   string  `json:"client,omitempty"`
+	Status   string  `json:"status,omitempty"`
+	Next     int64   `json:"next,omitempty"`
 }
 
 // A producer lives as long as the program, one for each list of nameservers.
@@ -70,7 +73,17 @@ func main() {
 
 func run(words []string) (answer, error) {
 	wanted := map[string]int{"produce": 5, "consume": 6, "route": 3}
-	if len(words) == 0 || wanted[words[0]] != len(words) {
+	if len(words) == 0 {
+		return answer{}, fmt.Errorf("an empty command")
+	}
+	if verb, known := verbs[words[0]]; known {
+		options, err := parse(words[1:])
+		if err != nil {
+			return answer{}, err
+		}
+		return verb(options)
+	}
+	if wanted[words[0]] != len(words) {
 		return answer{}, fmt.Errorf("no such command: %v", words)
 	}
 	switch words[0] {
@@ -119,7 +132,7 @@ func produce(nameservers, topic string, count int, tag string) (answer, error) {
 		}
 		producers[nameservers] = p
 	}
-	result := answer{}
+	all := []sent{}
 	for i := 0; i < count; i++ {
 		message := primitive.NewMessage(topic, []byte(fmt.Sprintf("%s-%d", tag, i))).WithTag(tag)
 		done, err := p.SendSync(context.Background(), message)
@@ -131,9 +144,9 @@ func produce(nameservers, topic string, count int, tag string) (answer, error) {
 			status = fmt.Sprintf("STATUS_%d", done.Status)
 		}
 		at := place{done.MessageQueue.BrokerName, done.MessageQueue.QueueId}
-		result.Sent = append(result.Sent, sent{at, done.MsgID, done.QueueOffset, status})
+		all = append(all, sent{at, done.MsgID, done.QueueOffset, status})
 	}
-	return result, nil
+	return answer{Sent: all}, nil
 }
 
 func consume(nameservers, group, topic string, count int, timeout time.Duration) (answer, error) {
@@ -162,16 +175,16 @@ func consume(nameservers, group, topic string, count int, timeout time.Duration)
 		return answer{}, err
 	}
 	deadline := time.After(timeout)
-	result := answer{}
-	for waiting := true; waiting && len(result.Messages) < count; {
+	all := []received{}
+	for waiting := true; waiting && len(all) < count; {
 		select {
 		case message := <-arrived:
-			result.Messages = append(result.Messages, message)
+			all = append(all, message)
 		case <-deadline:
 			waiting = false
 		}
 	}
-	return result, c.Shutdown()
+	return answer{Messages: all}, c.Shutdown()
 }
 
 func route(nameservers, topic string) (answer, error) {

@@ -27,6 +27,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * produce NAMESRV TOPIC COUNT TAG                 {"ok":true,"sent":[{"id","broker","queue","offset","status"}...]}
  * consume NAMESRV GROUP TOPIC COUNT TIMEOUT_S     {"ok":true,"messages":[{"id","broker","queue","offset","tag","body"}...]}
  * route NAMESRV TOPIC                             {"ok":true,"queues":[{"broker","queue"}...]}
+ * VERB key=value ...                              the verbs of Producers, PushConsumers, PullConsumers and Admin
  * </pre>
  *
  * What fails answers {"ok":false,"error":"..."}. NAMESRV may be a list "a;b". A message's body is TAG-NUMBER. A producer
@@ -34,6 +35,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * end of stdin ends the program. The same source is compiled against 4.9 and 5.x.
  */
 public final class Driver {
+    /** Part of every client id: a broker takes clients of one id for one client. */
+    static final long PID = ProcessHandle.current().pid();
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
     private static int consumers;
 
@@ -45,10 +48,10 @@ public final class Driver {
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             String answer;
             try {
-                answer = "{\"ok\":true," + run(line.trim().split(" +")) + "}";
+                answer = "{\"ok\":true," + run(line) + "}";
             } catch (Throwable error) {
                 error.printStackTrace();
-                answer = "{\"ok\":false,\"error\":" + quoted(error.toString()) + "}";
+                answer = "{\"ok\":false,\"error\":" + Json.quoted(error.toString()) + "}";
             }
             answers.write((answer + "\n").getBytes(StandardCharsets.UTF_8));
             answers.flush();
@@ -56,7 +59,8 @@ public final class Driver {
         Runtime.getRuntime().halt(0);
     }
 
-    private static String run(String[] words) throws Exception {
+    private static String run(String line) throws Exception {
+        String[] words = line.trim().split(" +");
         switch (words[0]) {
             case "produce":
                 return produce(words[1], words[2], Integer.parseInt(words[3]), words[4]);
@@ -65,7 +69,50 @@ public final class Driver {
             case "route":
                 return route(words[1], words[2]);
             default:
-                throw new IllegalArgumentException("no such command: " + words[0]);
+                return run(new Command(line));
+        }
+    }
+
+    private static String run(Command command) throws Exception {
+        switch (command.verb) {
+            case "send":
+                return Producers.send(command);
+            case "request":
+                return Producers.request(command);
+            case "query":
+                return Producers.query(command);
+            case "view":
+                return Producers.view(command);
+            case "queues":
+                return Producers.queues(command);
+            case "push":
+                return PushConsumers.start(command);
+            case "consumed":
+                return PushConsumers.consumed(command);
+            case "assigned":
+                return PushConsumers.assigned(command);
+            case "stop":
+                return PushConsumers.stop(command);
+            case "lite":
+                return PullConsumers.lite(command);
+            case "poll":
+                return PullConsumers.poll(command);
+            case "seek":
+                return PullConsumers.seek(command);
+            case "commit":
+                return PullConsumers.commit(command);
+            case "committed":
+                return PullConsumers.committed(command);
+            case "stop-lite":
+                return PullConsumers.stop(command);
+            case "pull":
+                return PullConsumers.pull(command);
+            case "offsets":
+                return PullConsumers.offsets(command);
+            case "admin":
+                return Admin.run(command);
+            default:
+                throw new IllegalArgumentException("no such command: " + command.verb);
         }
     }
 
@@ -75,7 +122,7 @@ public final class Driver {
             producer = new DefaultMQProducer("driver_producer_" + PRODUCERS.size());
             producer.setNamesrvAddr(nameservers);
             // Clients of one instance name share their connections, and with them their nameservers.
-            producer.setInstanceName("producer-" + PRODUCERS.size());
+            producer.setInstanceName("producer-" + PID + "-" + PRODUCERS.size());
             producer.setSendMsgTimeout(10000);
             producer.start();
             PRODUCERS.put(nameservers, producer);
@@ -89,10 +136,10 @@ public final class Driver {
         for (int i = 0; i < count; i++) {
             byte[] body = (tag + "-" + i).getBytes(StandardCharsets.UTF_8);
             SendResult result = producer.send(new Message(topic, tag, body));
-            sent.add("{\"id\":" + quoted(result.getMsgId())
-                + "," + place(result.getMessageQueue())
+            sent.add("{\"id\":" + Json.quoted(result.getMsgId())
+                + "," + Json.place(result.getMessageQueue())
                 + ",\"offset\":" + result.getQueueOffset()
-                + ",\"status\":" + quoted(result.getSendStatus().name()) + "}");
+                + ",\"status\":" + Json.quoted(result.getSendStatus().name()) + "}");
         }
         return "\"sent\":[" + String.join(",", sent) + "]";
     }
@@ -102,18 +149,18 @@ public final class Driver {
         BlockingQueue<String> arrived = new LinkedBlockingQueue<>();
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         consumer.setNamesrvAddr(nameservers);
-        consumer.setInstanceName("consumer-" + consumers++);
+        consumer.setInstanceName("consumer-" + PID + "-" + consumers++);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeThreadMin(1);
         consumer.setConsumeThreadMax(1);
         consumer.subscribe(topic, "*");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
-                arrived.add("{\"id\":" + quoted(message.getMsgId())
-                    + "," + place(context.getMessageQueue())
+                arrived.add("{\"id\":" + Json.quoted(message.getMsgId())
+                    + "," + Json.place(context.getMessageQueue())
                     + ",\"offset\":" + message.getQueueOffset()
-                    + ",\"tag\":" + quoted(message.getTags())
-                    + ",\"body\":" + quoted(new String(message.getBody(), StandardCharsets.UTF_8)) + "}");
+                    + ",\"tag\":" + Json.quoted(message.getTags())
+                    + ",\"body\":" + Json.quoted(new String(message.getBody(), StandardCharsets.UTF_8)) + "}");
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
@@ -138,29 +185,8 @@ public final class Driver {
     private static String route(String nameservers, String topic) throws Exception {
         List<String> queues = new ArrayList<>();
         for (MessageQueue queue : producer(nameservers).fetchPublishMessageQueues(topic)) {
-            queues.add("{" + place(queue) + "}");
+            queues.add("{" + Json.place(queue) + "}");
         }
         return "\"queues\":[" + String.join(",", queues) + "]";
-    }
-
-    private static String place(MessageQueue queue) {
-        return "\"broker\":" + quoted(queue.getBrokerName()) + ",\"queue\":" + queue.getQueueId();
-    }
-
-    private static String quoted(String text) {
-        if (text == null) {
-            return "null";
-        }
-        StringBuilder json = new StringBuilder("\"");
-        for (char c : text.toCharArray()) {
-            if (c == '"' || c == '\\') {
-                json.append('\\').append(c);
-            } else if (c < ' ') {
-                json.append(String.format("\\u%04x", (int) c));
-            } else {
-                json.append(c);
-            }
-        }
-        return json.append('"').toString();
     }
 }
