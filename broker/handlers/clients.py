@@ -185,16 +185,20 @@ class ClientRequests:
         self, found: list[tuple[ConsumerData, SubscriptionGroupConfig]], without_sub: bool
     ) -> list[WantedTopic]:
         """Where the groups' messages wait to be tried again, in order where the group consumes in order."""
-        is_order = self._state.topics.is_order
         return [
             WantedTopic(
                 names.retry_topic(config.group_name),
                 config.retry_queue_nums,
-                order=None if without_sub else any(is_order(each.topic) for each in data.subscription_data_set),
+                order=None if without_sub else self._is_in_order(data),
                 sys_flag=FLAG_UNIT_SUB if data.unit_mode else 0,
             )
             for data, config in found
         ]
+
+    def _is_in_order(self, data: ConsumerData) -> bool:
+        """The group's own retry topic does not count: what once was in order would always be."""
+        own, is_order = names.retry_topic(data.group_name), self._state.topics.is_order
+        return any(each.topic != own and is_order(each.topic) for each in data.subscription_data_set)
 
     def _take_producers(self, channel: ClientChannel, data: HeartbeatData, kept: _KeptHeartbeat) -> None:
         producers = self._state.producers
