@@ -118,6 +118,8 @@ def _cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if reason := real_rocketmq.available():
         pytest.skip(reason)
     with Cluster(request.param, tmp_path_factory.mktemp(f"cluster-{request.param}"), BROKER_SETTINGS) as running:
+        if reason := running.unfinished():
+            pytest.skip(reason)
         yield running
 
 

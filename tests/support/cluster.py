@@ -22,6 +22,9 @@ from support.server_process import ServerProcess, free_port, wait_for
 OURS, REAL = "ours", "real"
 BROKER_NAME, CLUSTER_NAME = "broker-a", "DefaultCluster"
 STOP_SECONDS = 60
+NOT_SUPPORTED = 3
+#: Pull, offsets, heartbeat, send back, members, send.
+NEEDED = (11, 14, 15, 34, 36, 38, 310)
 BOOT_LINE = "The broker[{name}, {address}] boot success. serializeType=JSON and name server is {nameserver}"
 
 
@@ -118,6 +121,11 @@ class Cluster:
             with contextlib.suppress(OSError, ValueError):
                 register_now(self.address)
         return known
+
+    def unfinished(self) -> str | None:
+        """Which of the requests that clients cannot do without the broker does not know; None when it knows them all."""
+        unknown = [code for code in NEEDED if call(self.address, code).code == NOT_SUPPORTED]
+        return f"the broker does not serve the requests {unknown}" if unknown else None
 
     def kill_broker(self) -> None:
         """kill -9."""
