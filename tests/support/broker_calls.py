@@ -1,5 +1,6 @@
-"""What a client asks a broker and its nameserver, in one line each: for tests that look at a whole broker from outside."""
+"""What a client asks a broker and its nameserver, in one line each: tests look at a whole broker from outside."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 
@@ -53,6 +54,15 @@ async def route(client: RemotingClient, nameserver: str, topic: str) -> TopicRou
     code, header = RequestCode.GET_ROUTEINFO_BY_TOPIC, GetRouteInfo(topic=topic)
     answer = await client.request(nameserver, code, header, timeout=10)
     return TopicRouteData.decode(answer.body) if answer.code == 0 else None
+
+
+async def routed(client: RemotingClient, nameserver: str, topic: str, seconds: float = 20.0) -> TopicRouteData:
+    """Where a topic is, as soon as the nameserver knows it."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if (found := await route(client, nameserver, topic)) is not None:
+                return found
+            await asyncio.sleep(0.01)
 
 
 _BOOT = re.compile(r"The broker\[(?P<name>.+), (?P<address>[^\]]*(?:\[[^\]]*\]:\d+)?)\] boot success\.")
