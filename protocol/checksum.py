@@ -25,14 +25,15 @@ def _pick_crc32() -> Callable[[ReadableBuffer], int]:
     return fast
 
 
-_crc32 = _pick_crc32()
+#: All 32 bits, for loops in which the call of `crc32` would count; to be cut with `CRC_MASK`.
+raw_crc32: Final = _pick_crc32()
 
 CRC_MASK: Final = 0x7FFFFFFF
 
 
 def crc32(data: ReadableBuffer) -> int:
     """CRC-32 of `data` in 31 bits. Of no bytes: 0."""
-    return _crc32(data) & CRC_MASK
+    return raw_crc32(data) & CRC_MASK
 
 
 # The trailer is a property of fixed length at the very end of a record: name, 0x01, ten digits, 0x02.

@@ -53,13 +53,14 @@ _HEADS: Final = {
     sysflag.STORE_HOST_V6: Struct(">iiiiiqqiq8sq20siqi"),
     sysflag.HOSTS_V6: Struct(">iiiiiqqiq20sq20siqi"),
 }
-_HEAD_V4: Final = _HEADS[0]
+#: Everything before the body of a record with two IPv4 hosts, for those who write many of them.
+HEAD_V4: Final = _HEADS[0]
 # Topic with its length, and the length of the properties, for each length of a V1 topic: one call instead of three.
 _TAILS_V1: Final = tuple(Struct(f">b{length}sh") for length in range(MAX_V1_TOPIC_LENGTH + 1))
 _I16: Final = Struct(">h")
 _BLANK: Final = Struct(">ii")
 # What `record_size` adds to the hosts: the head without them, and the lengths of topic (V1) and properties.
-_FIXED: Final = _HEAD_V4.size - 2 * HOST_V4_LENGTH + 1 + 2
+_FIXED: Final = HEAD_V4.size - 2 * HOST_V4_LENGTH + 1 + 2
 _HOSTS_V6: Final = sysflag.HOSTS_V6
 
 
@@ -113,6 +114,16 @@ def record_size(body_length: int, topic_length: int, properties_length: int, hos
     return size if topic_length <= MAX_V1_TOPIC_LENGTH else size + 1
 
 
+def magic_of(topic: bytes) -> int:
+    """The magic of a record with this topic."""
+    return MAGIC_V1 if len(topic) <= MAX_V1_TOPIC_LENGTH else MAGIC_V2
+
+
+def topic_part(topic: bytes) -> bytes:
+    """The topic of a record with its length: what stands after the body."""
+    return len(topic).to_bytes(1 if len(topic) <= MAX_V1_TOPIC_LENGTH else 2, "big") + topic
+
+
 def encode_record(
     buffer: WritableBuffer,
     offset: int,
@@ -141,7 +152,7 @@ def encode_record(
     Hot path, once for each message. Budget: 2 us with a body of 1 KiB (`bench/record.py`), a quarter of it zlib's CRC.
     """
     if len(born_host) == 8 and len(store_host) == 8:
-        head = _HEAD_V4
+        head = HEAD_V4
         host_bits = 0
     else:
         host_bits = _host_bits(born_host, store_host)
@@ -230,9 +241,9 @@ def decode_record(
     `max_body_size` bounds what comes out. `body_crc` stays that of the stored bytes.
     """
     try:
-        fields = _HEAD_V4.unpack_from(buffer, offset)
+        fields = HEAD_V4.unpack_from(buffer, offset)
         sys_flag = fields[7]
-        head = _HEAD_V4
+        head = HEAD_V4
         if sys_flag & _HOSTS_V6:
             head = _HEADS[sys_flag & _HOSTS_V6]
             fields = head.unpack_from(buffer, offset)

@@ -193,7 +193,7 @@ class AppendLog:
 
     # Writing
 
-    def _append_bytes(self, data: bytes) -> None:
+    def _append_bytes(self, data: bytes | bytearray) -> None:
         """Adds to what the turn will write."""
         pending = self._pending
         if not pending:

@@ -116,7 +116,7 @@ class ConsumeQueue(UnitLog):
         self.max_physical = end
         return True
 
-    def append_run(self, queue_offset: int, physical_offset: int, units: bytes, end: int) -> bool:
+    def append_run(self, queue_offset: int, physical_offset: int, units: bytes | bytearray, end: int) -> bool:
         """Adds the units of messages in a row, the first one with these offsets and the last record ending at `end`.
 
         False, and nothing is added, when they are not simply the next ones: then they are to be appended one by one.

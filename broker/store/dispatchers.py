@@ -10,7 +10,8 @@ from cometmq.broker.store.consume_queue import UNIT, ConsumeQueue
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
 from cometmq.broker.store.dispatch import DispatchRequest
 from cometmq.broker.store.index import Index
-from cometmq.protocol import properties as props
+from cometmq.broker.store.light_queues import light_targets
+from cometmq.broker.store.turn import Run, Turn
 from cometmq.protocol import sysflag
 
 _pack = UNIT.pack
@@ -26,6 +27,27 @@ class FillQueues:
         self.bit_map_of: Callable[[DispatchRequest], bytes | None] | None = None
 
     def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
+        if isinstance(requests, Turn) and requests.plain:
+            for each in requests.runs:
+                self._append_units(each, requests)
+        else:
+            self._append_all(requests)
+        if self._multi_dispatch:
+            for request in requests:
+                if request.properties.rfind(b"INNER_MULTI_DISPATCH\x01") >= 0:
+                    self._multi(request)
+        self._queues.write_out()
+
+    def _append_units(self, run: Run, requests: Sequence[DispatchRequest]) -> None:
+        """Units that the put has made already. Nearly always they are simply the next ones of their queue."""
+        topic, queue_id, queue_offset, physical_offset, units = run
+        queue = self._queues.queue(topic, queue_id)
+        if not isinstance(queue, ConsumeQueue) or not queue.append_run(queue_offset, physical_offset, units, run.end):
+            for request in requests:
+                if request.queue_id == queue_id and request.topic == topic:
+                    self._append_one(request)
+
+    def _append_all(self, requests: Sequence[DispatchRequest]) -> None:
         runs: dict[tuple[str, int], list[DispatchRequest]] = {}
         run: list[DispatchRequest] = []
         topic, queue_id = "", -1
@@ -40,11 +62,6 @@ class FillQueues:
             run.append(request)
         for key, run in runs.items():
             self._append_run(self._queues.queue(*key), run)
-        if self._multi_dispatch:
-            for request in requests:
-                if request.properties.rfind(b"INNER_MULTI_DISPATCH\x01") >= 0:
-                    self._multi(request)
-        self._queues.write_out()
 
     def _append_run(self, queue: AnyQueue, run: list[DispatchRequest]) -> None:
         """Nearly always the messages of a turn are simply the next ones of their queue. Budget: 0.5 us a message."""
@@ -78,20 +95,6 @@ class FillQueues:
             )
 
 
-def light_targets(text: bytes) -> list[tuple[str, int]]:
-    """Name and offset of each light message queue that a record is in."""
-    targets = props.find(text, b"INNER_MULTI_DISPATCH")
-    offsets = props.find(text, b"INNER_MULTI_QUEUE_OFFSET")
-    if targets is None or offsets is None:
-        return []
-    found = []
-    for raw, number in zip(targets.split(b","), offsets.split(b","), strict=False):
-        name = raw.decode("utf-8", "replace")
-        if name not in ("", ".", "..") and "/" not in name and "\0" not in name and number.isdigit():
-            found.append((name, int(number)))
-    return found
-
-
 class FillIndex:
     """Enters unique key and keys of each message into the index."""
 
@@ -109,7 +112,11 @@ class FillIndex:
                 ]
             )
             return
-        # New records, as nearly always: columns at once. Budget: 1.4 us a key.
+        if isinstance(requests, Turn) and requests.plain:
+            keys = requests.key_names
+            index.put_new(requests.key_topics, keys, requests.key_offsets, [requests[0].store_timestamp] * len(keys))
+            return
+        # New records, as nearly always: columns at once.
         topics: list[str] = []
         names: list[bytes] = []
         offsets: list[int] = []

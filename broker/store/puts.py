@@ -259,15 +259,13 @@ class Puts:
     def _write(self, segments: list[Segment]) -> tuple[int, OSError | None]:
         """Write the segments one after the other: how many are written, and what stopped it. May run in a thread."""
         written = 0
-        with memoryview(self._gather.buffer) as view:
-            for segment in segments:
-                if segment.file is not None and segment.end > segment.begin:
-                    with view[segment.begin : segment.end] as part:
-                        try:
-                            segment.file.write(segment.start - segment.file.start, [part])
-                        except OSError as error:
-                            return written, error
-                written += 1
+        for segment in segments:
+            if segment.file is not None and segment.parts:
+                try:
+                    segment.file.write(segment.start - segment.file.start, [b"".join(segment.parts)])
+                except OSError as error:
+                    return written, error
+            written += 1
         return written, None
 
     def _written(self, segments: list[Segment], written: int, error: OSError | None, seconds: float) -> None:
@@ -281,8 +279,8 @@ class Puts:
         waiting: list[Ticket] = []
         settled: list[Ticket] = []
         for segment in segments[:written]:
-            if segment.requests:
-                self._dispatch.feed(segment.start, segment.finish, segment.requests)
+            if segment.turn:
+                self._dispatch.feed(segment.start, segment.finish, segment.turn)
             self._marks.appended = segment.finish
             if self._sync:
                 for ticket in segment.tickets:
@@ -318,9 +316,9 @@ class Puts:
             self._flags.set(Flag.NOT_WRITABLE, f"the commit log cannot be written: {error}")
         for segment in segments:
             try:
-                if segment.file is not None and segment.end > segment.begin:
+                if segment.file is not None and segment.size:
                     position = segment.start - segment.file.start
-                    self._log.erase(segment.file, position, position + segment.end - segment.begin)
+                    self._log.erase(segment.file, position, position + segment.size)
             except OSError as again:
                 # Half a record may stand there, and a later, shorter one must not make it look like one.
                 self._flags.set(Flag.NOT_WRITABLE, f"a failed write could not be cleaned up: {again}")

@@ -20,9 +20,9 @@ from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queue import ConsumeQueue
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
 from cometmq.broker.store.dispatch import Dispatch, DispatchRequest
-from cometmq.broker.store.dispatchers import light_targets
 from cometmq.broker.store.errors import StoreDamaged
 from cometmq.broker.store.index import Index
+from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.options import StoreOptions
 from cometmq.broker.store.scan import Scanner, Stop, Verify

@@ -24,10 +24,11 @@ from cometmq.broker.store.consume_queue import BLANK_UNIT, UNIT_SIZE
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER, ConsumeQueues
 from cometmq.broker.store.disk import Disk, RealDisk
 from cometmq.broker.store.dispatch import DispatchRequest
-from cometmq.broker.store.dispatchers import FillIndex, FillQueues, light_targets
+from cometmq.broker.store.dispatchers import FillIndex, FillQueues
 from cometmq.broker.store.errors import ConfigDamaged
 from cometmq.broker.store.index import FOLDER as INDEX_FOLDER
 from cometmq.broker.store.index import Index
+from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.log_files import file_name
 from cometmq.broker.store.marks import Marks
 from cometmq.broker.store.runner import ManualRunner

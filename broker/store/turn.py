@@ -1,0 +1,116 @@
+"""What dispatch is fed after a write: the requests of the records, and by columns what queues and index take of them.
+
+The put knows everything about a record when it lays it out; noting it down in the form in which it will be written
+saves dispatch two walks over the requests. Records that are not plain have requests only. RocketMQ has no such thing:
+its ReputMessageService reads every record again.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import repeat
+from struct import Struct
+from typing import Final, NamedTuple
+
+from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.unit_log import POINTER
+
+#: Units that are packed with one call.
+_AT_ONCE: Final = 256
+
+
+class Run(NamedTuple):
+    """Messages of one queue, one after the other: offsets of the first one, and the units of all."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    units: bytearray
+
+    @property
+    def end(self) -> int:
+        """Where the last record ends."""
+        physical_offset, size, _ = POINTER.unpack_from(self.units, len(self.units) - POINTER.size)
+        return int(physical_offset + size)
+
+
+class Turn(list[DispatchRequest]):
+    """Requests in the order of the log, all of one store time."""
+
+    __slots__ = ("key_names", "key_offsets", "key_topics", "plain", "runs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: Whether `runs` and keys hold all of it; if not they are of no use.
+        self.plain = True
+        self.runs: list[Run] = []
+        #: The keys of the messages, the unique one of each first, and of which topic and record each is.
+        self.key_names: list[bytes] = []
+        self.key_topics: list[str] = []
+        self.key_offsets: list[int] = []
+
+    def add_keys(self, topic: str, physical_offset: int, unique: bytes | None, keys: bytes) -> None:
+        """The keys of a message that has more than a unique one."""
+        names = [key for key in keys.split(b" ") if key]
+        if unique:
+            names.insert(0, unique)
+        self.key_names += names
+        self.key_topics += [topic] * len(names)
+        self.key_offsets += [physical_offset] * len(names)
+
+    def add_batch(
+        self,
+        run: bytearray,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        facts: tuple[Sequence[int], Sequence[bytes | None], Sequence[bytes | None]],
+        texts: Sequence[bytes],
+        sys_flag: int,
+        store_timestamp: int,
+    ) -> None:
+        """The messages of a client batch. `run` takes their units; `facts` are tags codes, keys and unique keys."""
+        codes, keys, uniques = facts
+        count = len(offsets)
+        self += map(
+            DispatchRequest,
+            repeat(topic),
+            repeat(queue_id),
+            offsets,
+            sizes,
+            codes,
+            repeat(store_timestamp),
+            range(queue_offset, queue_offset + count),
+            keys,
+            uniques,
+            repeat(sys_flag),
+            repeat(0),
+            texts,
+        )
+        run += _units(offsets, sizes, codes)
+        if keys.count(None) == count and all(uniques):
+            self.key_names += uniques  # type: ignore[arg-type]
+            self.key_topics += [topic] * count
+            self.key_offsets += offsets
+        else:
+            for offset, unique, names in zip(offsets, uniques, keys, strict=True):
+                self.add_keys(topic, offset, unique, names or b"")
+
+
+def _units(offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]) -> bytes:
+    """The units of a batch. Budget: 0.06 us each."""
+    count = len(offsets)
+    if count > _AT_ONCE:
+        return b"".join(map(POINTER.pack, offsets, sizes, codes))
+    fields = [0] * (3 * count)
+    fields[0::3] = offsets
+    fields[1::3] = sizes
+    fields[2::3] = codes
+    return _struct(count).pack(*fields)
+
+
+@lru_cache(maxsize=_AT_ONCE)
+def _struct(count: int) -> Struct:
+    return Struct(">" + "qiq" * count)
