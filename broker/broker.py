@@ -17,7 +17,9 @@ from cometmq.broker.groups import GroupTable
 from cometmq.broker.handlers import fill_table, handler_rows
 from cometmq.broker.handlers.row import Row
 from cometmq.broker.hooks import Hooks
+from cometmq.broker.housekeeping import SCAN_INTERVAL, ClientHousekeeping
 from cometmq.broker.jobs import Jobs
+from cometmq.broker.notices import ConsumerNotices
 from cometmq.broker.offsets import ConsumerOffsets
 from cometmq.broker.producers import Producers
 from cometmq.broker.queue_locks import QueueLocks
@@ -38,7 +40,6 @@ from cometmq.protocol.errors import CometMQError
 from cometmq.protocol.frame import MAX_FRAME
 from cometmq.remoting.address import format_address
 from cometmq.remoting.client import ClientOptions, RemotingClient
-from cometmq.remoting.connection import Connection
 from cometmq.remoting.dispatch import HandlerTable
 from cometmq.remoting.errors import ListenFailed
 from cometmq.remoting.limits import Limits
@@ -47,8 +48,6 @@ from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
 
 #: Seconds that requests in flight get at shutdown when `enableShutdownGracefully` is off: they take milliseconds.
 CLOSE_GRACE = 3.0
-#: Seconds between looks for clients that have gone silent.
-CLIENT_SCAN = 10.0
 #: Requests that may wait for their answers besides the held pulls.
 OPEN_SENDS = 100_000
 #: How far below `listenPort` the fast port is.
@@ -92,6 +91,8 @@ class Broker:
         self._registration: Registration | None = None
         self._saved: list[SavedTable[Any]] = []
         self._jobs: Jobs | None = None
+        self._housekeeping: ClientHousekeeping
+        self._notices: ConsumerNotices | None = None
         self._store_is_open = False
         self.state: BrokerState
 
@@ -216,6 +217,8 @@ class Broker:
 
     def _fill_handler_tables(self, state: BrokerState) -> None:
         hooks = state.hooks
+        self._housekeeping = ClientHousekeeping(state)
+        self._notices = ConsumerNotices(state)
         rows: list[Row] = [
             (code, hooks.wrap(code, handler), permission) for code, handler, permission in handler_rows(state)
         ]
@@ -224,7 +227,7 @@ class Broker:
             fill_table(table, rows, fast=server is not self._servers[0])
             if (before := hooks.before()) is not None:
                 table.before.append(before)
-            table.on_connection_lost.append(self._connection_lost)
+            table.on_connection_lost.append(self._housekeeping.connection_lost)
 
     async def _go(self, state: BrokerState) -> None:
         config = state.config
@@ -247,7 +250,7 @@ class Broker:
         for table in self._saved:
             table.start()
         self._jobs = Jobs(state.runner)
-        self._jobs.every("the look for silent clients", lambda: CLIENT_SCAN, self._expire_clients)
+        self._jobs.every("the look for silent clients", lambda: SCAN_INTERVAL, self._housekeeping.scan)
         state.stats.start(state.runner)
         for server in self._servers:
             await server.start()
@@ -264,6 +267,9 @@ class Broker:
         try:
             if self._registration is not None:
                 await self._registration.close()
+            if self._notices is not None:
+                # Every client loses its connection now: nobody shall divide the queues anew for that.
+                self._notices.close()
             await self._close_servers()
             if self._jobs is not None:
                 self._jobs.stop()
@@ -303,20 +309,6 @@ class Broker:
         await self.close()
 
     # What it does by itself
-
-    def _expire_clients(self) -> None:
-        """Members that were silent for too long leave their groups, and their connections are closed."""
-        state = self.state
-        now, timeout = state.clock.monotonic(), state.config.channel_expired_timeout / 1000
-        for channel in [*state.consumers.expire(now, timeout), *state.producers.expire(now, timeout)]:
-            channel.connection.close("no heartbeat")
-        state.consumers.expire_pullers(now, state.config.subscription_expired_timeout / 1000)
-        state.locks.expire()
-
-    def _connection_lost(self, connection: Connection) -> None:
-        state = self.state
-        state.producers.connection_lost(connection)
-        state.consumers.connection_lost(connection)
 
     def _reconfigure(self, config: BrokerConfig) -> None:
         state = self.state
