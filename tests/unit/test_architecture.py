@@ -18,6 +18,7 @@ MAY_IMPORT = {
     "namesrv": {"protocol", "remoting", "namespace"},
     "broker": {"protocol", "remoting", "namespace", "conf"},
     "conf": set(),
+    "client": {"protocol", "remoting", "namespace"},
     "testing": {"protocol", "remoting", "namesrv", "broker", "namespace"},
 }
 #: Folders and modules that may import less than their part, or more.

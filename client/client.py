@@ -1,0 +1,225 @@
+"""A client: one set of connections, one route cache, one heartbeat, one id; producers and consumers hang on it.
+
+`connect` makes one and does no I/O; `async with` (or `start` and `close`) gives it its life. Here are the shared
+parts and the members; what members do is in `producer` and `consumer`. RocketMQ's MQClientInstance.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
+from cometmq.client.heartbeat import Heartbeats
+from cometmq.client.identity import client_id, local_address, own_instance_name
+from cometmq.client.nameservers import Nameservers, configured_addresses, lookup_url
+from cometmq.client.requests import Credentials, RequestKeys, fixed_keys
+from cometmq.client.routes import Routes
+from cometmq.client.scheduler import Scheduler
+from cometmq.client.server_requests import AskedConsumer, ServerRequests
+from cometmq.protocol.bodies.heartbeat import ConsumerData, ProducerData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.message_id import UniqueKeyGenerator
+from cometmq.protocol.requests.clients import UnregisterClient
+from cometmq.remoting.client import ClientOptions, RemotingClient
+from cometmq.remoting.errors import TransportError
+from cometmq.remoting.tls import ClientTlsOptions
+
+if TYPE_CHECKING:
+    from cometmq.client.producer import Producer
+
+log = logging.getLogger(__name__)
+
+#: Seconds between two refreshes of all routes (pollNameServerInterval).
+ROUTE_INTERVAL = 30.0
+#: Seconds between two heartbeats to all brokers (heartbeatBrokerInterval).
+HEARTBEAT_INTERVAL = 30.0
+#: Seconds between two questions to an address server.
+LOOKUP_INTERVAL = 120.0
+#: Seconds for route queries, heartbeats and the like (mqClientApiTimeout).
+API_TIMEOUT = 3.0
+
+
+class Member(Protocol):
+    """What a client knows of the producers and consumers that hang on it."""
+
+    group: str
+
+    def topics(self) -> Iterable[str]:
+        """The topics whose routes it needs."""
+
+    async def close(self) -> None: ...
+
+
+class ProducerMember(Member, Protocol):
+    def heartbeat(self) -> ProducerData: ...
+
+
+class ConsumerMember(Member, AskedConsumer, Protocol):
+    def heartbeat(self) -> ConsumerData: ...
+
+
+class Client:
+    """One client of a cluster. Made by `cometmq.connect`.
+
+    Mutable state: the members by group, and whether it runs; routes, connections and tasks are its parts'.
+    """
+
+    def __init__(
+        self,
+        nameservers: str | Iterable[str] | None = None,
+        *,
+        credentials: Credentials | None = None,
+        tls: ClientTlsOptions | bool | None = None,
+        namespace: str = "",
+        namespace_v2: str = "",
+        instance_name: str | None = None,
+        unit_name: str = "",
+        client_ip: str | None = None,
+        request_timeout: float = API_TIMEOUT,
+        route_interval: float = ROUTE_INTERVAL,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL,
+    ) -> None:
+        self._given = nameservers
+        self.namespace = namespace
+        self._tls = ClientTlsOptions() if tls is True else tls or None
+        self.request_timeout = request_timeout
+        self._route_interval = route_interval
+        self._heartbeat_interval = heartbeat_interval
+        self.address = client_ip or local_address()
+        self.instance_name = instance_name
+        self.unit_name = unit_name
+        self.client_id = client_id(self.address, instance_name or own_instance_name(), unit_name)
+        self.new_unique_key = UniqueKeyGenerator(self.address, os.getpid(), random.getrandbits(32))
+        keys = RequestKeys(
+            fixed_keys(
+                namespace_v2=namespace_v2,
+                zone=os.environ.get("ROCKETMQ_ZONE", ""),
+                zone_mode=os.environ.get("ROCKETMQ_ZONE_MODE", ""),
+            ),
+            credentials,
+        )
+        self._ext_hook = keys if keys.is_needed else None
+        self.producers: dict[str, ProducerMember] = {}
+        self.consumers: dict[str, ConsumerMember] = {}
+        self._state = "new"
+        self._pid = os.getpid()
+
+    # Its life
+
+    async def start(self) -> None:
+        """Take up work. Nothing is asked before somebody needs it."""
+        if self._state != "new":
+            raise Closed(f"the client is {self._state}: it starts once")
+        self.server_requests = ServerRequests(self)
+        self.remoting = RemotingClient(
+            ClientOptions(request_timeout=self.request_timeout, tls=self._tls),
+            table=self.server_requests.table(),
+            ext_hook=self._ext_hook,
+        )
+        url = lookup_url(unit=self.unit_name)
+        self.nameservers = Nameservers(self.remoting, configured_addresses(self._given), url=url)
+        self.routes = Routes(self.nameservers, request_timeout=self.request_timeout)
+        self.heartbeats = Heartbeats(self)
+        self.scheduler = Scheduler()
+        self._state = "running"
+        self.scheduler.every(self._route_interval, self._refresh_routes, "refresh of the routes")
+        self.scheduler.every(self._heartbeat_interval, self.heartbeats.beat, "heartbeat")
+        if self.nameservers.is_looked_up:
+            self.scheduler.every(LOOKUP_INTERVAL, self.nameservers.look_up, "lookup of the nameservers", first=10.0)
+
+    async def close(self) -> None:
+        """Close the members in good order, then everything else. Nothing is left behind."""
+        if self._state != "running":
+            self._state = "closed"
+            return
+        self._state = "closing"
+        members: list[Member] = [*self.consumers.values(), *self.producers.values()]
+        for member in members:
+            try:
+                await member.close()
+            except Exception:
+                log.exception("%s of group %s did not close well", type(member).__name__, member.group)
+        await self.scheduler.close()
+        await self.routes.close()
+        await self.remoting.close()
+        self._state = "closed"
+
+    @property
+    def is_running(self) -> bool:
+        return self._state in ("running", "closing")
+
+    def check_running(self) -> None:
+        if self._state not in ("running", "closing"):
+            raise Closed(f"the client is {self._state}")
+        if os.getpid() != self._pid:
+            raise ClientError("this client was made before a fork: make a new one in the child process")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    # Members
+
+    def producer(self, group: str, **options: Any) -> "Producer":
+        """A producer of a group; start it with `async with`."""
+        from cometmq.client.producer import Producer
+
+        return Producer(self, group, **options)
+
+    def add_producer(self, member: ProducerMember) -> None:
+        self.check_running()
+        if member.group in self.producers:
+            raise GroupInUse(f"this client has a producer of the group {member.group} already")
+        self.producers[member.group] = member
+
+    def add_consumer(self, member: ConsumerMember) -> None:
+        self.check_running()
+        if member.group in self.consumers:
+            raise GroupInUse(f"this client has a consumer of the group {member.group} already")
+        self.consumers[member.group] = member
+
+    async def remove_producer(self, member: ProducerMember) -> None:
+        """A producer leaves; the brokers hear of it if they can."""
+        if self.producers.get(member.group) is member:
+            del self.producers[member.group]
+            await self._unregister(UnregisterClient(self.client_id, producer_group=member.group))
+
+    async def remove_consumer(self, member: ConsumerMember) -> None:
+        """A consumer leaves; the brokers hear of it if they can, so that others take over its queues at once."""
+        if self.consumers.get(member.group) is member:
+            del self.consumers[member.group]
+            await self._unregister(UnregisterClient(self.client_id, consumer_group=member.group))
+
+    async def _unregister(self, header: UnregisterClient) -> None:
+        connected = [address for address in self.routes.brokers.addresses() if address in self.remoting.connections]
+
+        async def tell(address: str) -> None:
+            try:
+                await self.remoting.request(
+                    address, RequestCode.UNREGISTER_CLIENT, header, timeout=self.request_timeout
+                )
+            except (TransportError, BrokerError) as error:
+                log.debug("%s did not hear that a member left: %s", address, error)
+
+        await asyncio.gather(*(tell(address) for address in connected))
+
+    # Keeping up
+
+    async def _refresh_routes(self) -> None:
+        topics = {topic for member in (*self.producers.values(), *self.consumers.values()) for topic in member.topics()}
+        await self.routes.refresh(sorted(topics))
+
+
+def connect(nameservers: str | Iterable[str] | None = None, **options: Any) -> Client:
+    """A client of the cluster that these nameservers know: `host:port`, several separated by `;` or in a list.
+
+    Without them `ROCKETMQ_NAMESRV_ADDR` or `NAMESRV_ADDR` of the environment count, or the HTTP address server that
+    `ROCKETMQ_NAMESRV_DOMAIN` names. Nothing is sent before it is used; use it with `async with`.
+    """
+    return Client(nameservers, **options)

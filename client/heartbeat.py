@@ -1,0 +1,81 @@
+"""Heartbeats: brokers hear every 30 s which groups this client has, and whenever that changes.
+
+The answer tells the broker's version, and whether it speaks our own compact header. RocketMQ's
+sendHeartbeatToAllBroker.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from cometmq.client.errors import BrokerError
+from cometmq.protocol.bodies.heartbeat import HeartbeatData
+from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.command import SerializeType
+from cometmq.remoting.connection import Connection
+from cometmq.remoting.errors import TransportError
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+
+log = logging.getLogger(__name__)
+
+#: The key by which we offer the compact header on a connection, and by which a broker of ours agrees.
+HEADER_KEY, MSGPACK = "hdr", "msgpack"
+
+
+class Heartbeats:
+    """The heartbeats of one client."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        #: Addresses whose last heartbeat failed: told once.
+        self._silent: set[str] = set()
+
+    def data(self) -> HeartbeatData:
+        """What brokers are told."""
+        client = self._client
+        return HeartbeatData(
+            client_id=client.client_id,
+            producer_data_set=[member.heartbeat() for member in client.producers.values()],
+            consumer_data_set=[member.heartbeat() for member in client.consumers.values()],
+        )
+
+    async def beat(self) -> None:
+        """Tell all brokers that are known. Who does not answer is logged once, and asked again next time."""
+        client = self._client
+        if not client.producers and not client.consumers:
+            return
+        body = self.data().encode()
+        addresses = client.routes.brokers.addresses(masters_only=not client.consumers)
+        await asyncio.gather(*(self._tell(address, body) for address in addresses))
+
+    async def beat_one(self, address: str) -> None:
+        """Tell one broker now: it was not known until this moment."""
+        await self._tell(address, self.data().encode())
+
+    async def _tell(self, address: str, body: bytes) -> None:
+        client = self._client
+        try:
+            connection = await client.remoting.connect(address, timeout=client.request_timeout)
+            offer = {HEADER_KEY: MSGPACK} if connection.kind is SerializeType.JSON else None
+            answer = await client.remoting.request(
+                address, RequestCode.HEART_BEAT, None, body, timeout=client.request_timeout, ext=offer
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerError.of(answer, address)
+        except (TransportError, BrokerError) as error:
+            level = logging.DEBUG if address in self._silent else logging.WARNING
+            self._silent.add(address)
+            log.log(level, "heartbeat to %s failed: %s", address, error)
+            return
+        self._silent.discard(address)
+        client.routes.brokers.versions[address] = answer.version
+        if offer and answer.ext.get(HEADER_KEY) == MSGPACK:
+            _speak_msgpack(client.remoting.connections.get(address), connection)
+
+
+def _speak_msgpack(now: Connection | None, asked: Connection) -> None:
+    """Both agreed, on this connection alone: a new one to the same address begins with JSON again."""
+    if now is asked:
+        asked.kind = SerializeType.MSGPACK
