@@ -123,7 +123,7 @@ class Cluster:
         return known
 
     def unfinished(self) -> str | None:
-        """Which of the requests that clients cannot do without the broker does not know; None when it knows them all."""
+        """Which of the requests that clients need the broker does not know; None when it knows them all."""
         unknown = [code for code in NEEDED if call(self.address, code).code == NOT_SUPPORTED]
         return f"the broker does not serve the requests {unknown}" if unknown else None
 
