@@ -285,18 +285,22 @@ class ConsumeQueue(UnitLog):
 
         Only what was written last can be torn, so that the last few thousand units are enough to look at.
         """
-        begin = max(self.start, self.written - 4096 * UNIT_SIZE)
-        begin = max(begin, (self.written - 1) // self.files.file_size * self.files.file_size) if self.written else 0
         floor = None
-        for number, (_, _, code) in enumerate(UNIT.iter_unpack(self.read(begin, self.written - begin))):
-            if not is_address(code):
-                continue
-            if floor is not None and code <= floor:
-                self.settle(begin + number * UNIT_SIZE, flushed=begin)
-                self.wipe_rest()
-                self._recover_max_physical(-1)
-                return
-            floor = code
+        position = max(self.start, self.written - 4096 * UNIT_SIZE)
+        while position < self.written:
+            # One read ends with its file; the address before that counts for the next file too.
+            units = self.read(position, self.written - position)
+            for number, (_, _, code) in enumerate(UNIT.iter_unpack(units)):
+                if not is_address(code):
+                    continue
+                if floor is not None and code <= floor:
+                    end = position + number * UNIT_SIZE
+                    self.settle(end, flushed=min(self.flushed, end))
+                    self.wipe_rest()
+                    self._recover_max_physical(-1)
+                    return
+                floor = code
+            position += len(units)
 
     def _last_address(self) -> int | None:
         """The last address in the extension that a unit of the last three files holds."""

@@ -83,6 +83,7 @@ class Index:
         index time of the checkpoint. When they are `intact`, because only the process died, all of them stay, and just
         the turn that it died in is taken back. The caller puts the records after `end_physical` again.
         """
+        complete = True
         for name in self._disk.list_dir(self._folder):
             path = f"{self._folder}/{name}"
             if not (name.isascii() and name.isdigit()) or self._disk.is_dir(path):
@@ -90,8 +91,10 @@ class Index:
                 continue
             file = IndexFile(self._disk, self._folder, name, self._slots, self._entries)
             file.load()
-            kept = clean or intact or (file.is_full and file.end_time <= safe_timestamp)
-            if self._disk.size(path) == 0 or not kept:
+            kept = clean or intact or (file.is_full and self._was_synced(file, safe_timestamp))
+            # Those behind one that goes must go too: nobody would fill the hole.
+            complete = complete and kept and self._disk.size(path) > 0
+            if not complete:
                 log.info("index file %s was not complete: it is removed", path)
                 file.destroy()
                 continue
@@ -102,6 +105,13 @@ class Index:
             finally:
                 file.close()
             self.files.append(file)
+
+    def _was_synced(self, file: IndexFile, safe_timestamp: int) -> bool:
+        """Files are synced in their order, and then their end time is the safe one: of several that end in the same
+        millisecond only the first one is sure to be on the disk.
+        """
+        before = self.files[-1].end_time if self.files else -1
+        return file.end_time < safe_timestamp or before < file.end_time == safe_timestamp
 
     # Putting
 
@@ -225,6 +235,9 @@ class Index:
         """Removes the files whose records are all gone; returns how many. The last file always stays."""
         dropped = 0
         while len(self.files) > 1 and self.files[0].end_physical < min_physical:
+            if self.files[0].end_time == self.files[1].end_time and self.files[1].end_physical >= min_physical:
+                # The one behind it must not become the first of its millisecond: see `_was_synced`.
+                break
             self.files.pop(0).destroy()
             dropped += 1
         return dropped

@@ -248,8 +248,10 @@ class Recovery:
                 skim_before=skim_before,
                 seen=seen,
             )
+            if result.last is not None:
+                # Passed over or not: the store times of new records go on from there.
+                self._last = result.last
             if out:
-                self._last = out[-1].physical_offset, out[-1].store_timestamp
                 for request in out if seen else ():
                     # Its queue is looked at now.
                     seen.pop((request.topic.encode(), request.queue_id), None)

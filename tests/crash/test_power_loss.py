@@ -192,15 +192,15 @@ def test_a_file_that_goes_young_takes_no_numbering_with_it() -> None:
     assert lose_power(workload, 0, step=2) > 175
 
 
-def one_new_unit(**properties: str) -> tuple[StoreKit, int]:
-    """A killed store in which recovery writes the last unit of queue 0 anew, and none of those before it.
+def one_new_unit(old: int = 10, **properties: str) -> tuple[StoreKit, int]:
+    """A killed store in which recovery writes the last unit of queue 0 anew, and none of the `old` ones before it.
 
     Gives how many messages the queue has.
     """
     kit = StoreKit(None, **(properties | {"flushDiskType": SYNC}))
     store = kit.opened()
     numbers = iter(range(100))
-    for _ in range(10):
+    for _ in range(old):
         kit.put(store, message("T", 0, b"%08d" % next(numbers), KEYS="k", TAGS="Tag"))
     for _ in range(40):
         # Keys enough for a full index file: for its sake too the recovery need not begin with the first file.
@@ -210,7 +210,7 @@ def one_new_unit(**properties: str) -> tuple[StoreKit, int]:
     kit.put(store, message("T", 0, b"%08d" % next(numbers), KEYS="k", TAGS="Tag"))
     kit.runner.advance(70)
     kit.killed()
-    return kit, 11
+    return kit, old + 1
 
 
 @pytest.mark.parametrize("whole", [0, 4, 7, 8, 9, 11])
@@ -224,12 +224,15 @@ def test_a_unit_that_was_torn_while_it_was_wiped_takes_no_messages_with_it(whole
     assert found.queues["T", 0] == (0, count)
 
 
+#: With 20 units in a file the last one is the first of the second file.
+@pytest.mark.parametrize("old", [10, 20])
 @pytest.mark.parametrize("whole", [12, 13, 16, 19])
-def test_a_torn_unit_does_not_take_the_extension_with_it(whole: int) -> None:
+def test_a_torn_unit_does_not_take_the_extension_with_it(whole: int, old: int) -> None:
     """The first byte of an address in the extension alone is the address 0."""
-    kit, count = one_new_unit(enableConsumeQueueExt="true", mappedFileSizeConsumeQueueExt="4096")
-    file = kit.fake.open(f"/store/consumequeue/T/0/{0:020d}")
-    file.write((count - 1) * 20 + whole, [bytes(20 - whole)])
+    kit, count = one_new_unit(old, enableConsumeQueueExt="true", mappedFileSizeConsumeQueueExt="4096")
+    torn = (count - 1) * 20
+    file = kit.fake.open(f"/store/consumequeue/T/0/{torn - torn % 400:020d}")
+    file.write(torn % 400 + whole, [bytes(20 - whole)])
     file.close()
     found = look(kit.opened())
     assert found.queues["T", 0] == (0, count)

@@ -245,6 +245,34 @@ class TestLoading:
         again.put_turn(records(12))
         assert entry_count(again) == 24
 
+    def test_after_an_unclean_exit_only_the_first_file_of_a_millisecond_was_surely_synced(self):
+        disk = new_disk()
+        index = index_on(disk)
+        # Three full files that end at the same time: the checkpoint knows of one of them at least.
+        index.put_turn([("T", None, b"u%d" % n, n * 100, TIME) for n in range(3 * PER_FILE + 1)])
+        index.close()
+        assert [file.end_physical for file in loaded(disk, clean=False, safe=TIME).files] == [(PER_FILE - 1) * 100]
+
+    def test_after_an_unclean_exit_no_file_stays_behind_one_that_goes(self):
+        disk = new_disk()
+        index = index_on(disk)
+        index.put_turn(records(20))
+        damaged, last = index.files[1], index.files[-1]
+        index.close()
+        file = disk.open(damaged.path)
+        file.write(36, [bytes(4)])
+        file.close()
+        assert len(loaded(disk, clean=False, safe=last.end_time).files) == 1
+
+    def test_expiry_leaves_the_first_file_of_a_millisecond(self):
+        disk = new_disk()
+        index = index_on(disk)
+        index.put_turn([("T", None, b"u%d" % n, n * 100, TIME) for n in range(3 * PER_FILE + 1)])
+        assert index.delete_expired(PER_FILE * 100) == 0
+        assert index.delete_expired(2 * PER_FILE * 100) == 1
+        index.close()
+        assert len(loaded(disk, clean=False, safe=TIME).files) == 1
+
     def test_passes_over_what_is_no_index_file(self, caplog):
         disk = new_disk()
         index_on(disk).put_turn(records(2))
