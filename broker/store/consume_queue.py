@@ -290,6 +290,10 @@ class ConsumeQueue(UnitLog):
         while position < self.written:
             # One read ends with its file; the address before that counts for the next file too.
             units = self.read(position, self.written - position)
+            if not units:
+                # A file is missing.
+                position = self.next_file_offset(position // UNIT_SIZE) * UNIT_SIZE
+                continue
             for number, (_, _, code) in enumerate(UNIT.iter_unpack(units)):
                 if not is_address(code):
                     continue
