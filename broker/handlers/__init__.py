@@ -7,7 +7,23 @@ consumers. Mirrors the processor tables that RocketMQ's BrokerController registe
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from cometmq.broker.handlers import clients, groups, locks, reply, send, send_back, topics
+from cometmq.broker.handlers import (
+    client_calls,
+    clients,
+    cold_data,
+    config,
+    consume_stats,
+    consumers,
+    groups,
+    locks,
+    query,
+    reply,
+    reset,
+    runtime,
+    send,
+    send_back,
+    topics,
+)
 from cometmq.broker.handlers.row import Row
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.dispatch import HandlerTable
@@ -24,6 +40,14 @@ MODULES: "list[Callable[[BrokerState], list[Row]]]" = [
     locks.rows,
     topics.rows,
     groups.rows,
+    query.rows,
+    config.rows,
+    runtime.rows,
+    cold_data.rows,
+    consume_stats.rows,
+    consumers.rows,
+    client_calls.rows,
+    reset.rows,
 ]
 
 #: What the fast port does not answer.

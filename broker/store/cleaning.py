@@ -15,7 +15,7 @@ from typing import Final
 from cometmq.broker.store.clock import Clock
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
-from cometmq.broker.store.disk import Disk
+from cometmq.broker.store.disk import Disk, DiskUsage
 from cometmq.broker.store.errand import Errand
 from cometmq.broker.store.index import Index
 from cometmq.broker.store.log_files import LogFile
@@ -102,11 +102,14 @@ class Cleaning:
 
     # Space
 
+    def log_usage(self) -> DiskUsage:
+        """The space of the partition of the commit log."""
+        return self._disk.usage(self._log.folder)
+
     def ratios(self) -> tuple[float, float, float]:
         """Used part of the partitions of commit log, consume queues and index; -1 where it is unknown."""
         usage = self._disk.usage
-        log_ratio = usage(self._log.folder).ratio
-        return log_ratio, usage(f"{self._root}/consumequeue").ratio, usage(f"{self._root}/index").ratio
+        return self.log_usage().ratio, usage(f"{self._root}/consumequeue").ratio, usage(f"{self._root}/index").ratio
 
     def space(self) -> str:
         """The ratios in words, as RocketMQ puts them into the remark of a refused send."""

@@ -21,6 +21,7 @@ from cometmq.broker.store.disk import Disk
 from cometmq.broker.store.index_file import IndexFile, NewEntries
 from cometmq.broker.store.index_keys import KeyHashes, key_hash
 from cometmq.broker.store.options import StoreOptions
+from cometmq.broker.store.steps import Steps, run_steps
 
 log = logging.getLogger(__name__)
 
@@ -206,17 +207,27 @@ class Index:
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> IndexAnswer:
         """Records with a key and a store time from `begin` to `end`, newest first."""
+        return run_steps(self.querying(topic, key, max_count, begin, end))
+
+    def querying(self, topic: str, key: str, max_count: int, begin: int, end: int) -> Steps[IndexAnswer]:
+        """The same in steps; files may come and go between them."""
         max_count = min(max_count, self._max_count)
         wanted = key_hash(topic, key)
         found: list[int] = []
         last = self.files[-1] if self.files else None
-        for file in reversed(self.files):
-            if file.overlaps(begin, end):
-                file.select(wanted, begin, end, found, max_count)
-                if file is not last:
-                    file.close()
+        for file in reversed(list(self.files)):
+            if file.overlaps(begin, end) and not file.retired:
+                if file is last:
+                    yield from file.selecting(wanted, begin, end, found, max_count)
+                else:
+                    file.hold()
+                    try:
+                        yield from file.selecting(wanted, begin, end, found, max_count)
+                    finally:
+                        file.release()
             if file.begin_time < begin or len(found) >= max_count:
                 break
+            yield
         return IndexAnswer(found, last.end_time if last else 0, last.end_physical if last else 0)
 
     # Cutting, expiring, leaving

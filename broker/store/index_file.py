@@ -11,7 +11,7 @@ they lie all over the file. A page is written once with `write` before that, so 
 and not a signal that ends the process. How keys are hashed, and which file is the last, is the business of `index`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
 from struct import Struct
@@ -28,6 +28,8 @@ ENTRY: Final = Struct(">iqii")
 ENTRY_SIZE: Final = 20
 
 _MAX_SECONDS: Final = 2**31 - 1
+#: Entries that a search looks at in one step: below a millisecond.
+ENTRIES_PER_STEP: Final = 500
 _PAGE: Final = 4096
 #: Entries that are made ready at a time, in bytes.
 _STEP: Final = 16 * _PAGE
@@ -292,8 +294,17 @@ class IndexFile:
 
         Chains go back in the file: damage can end one early, but never make it endless.
         """
+        for _ in self.selecting(key_hash, begin, end, found, max_count):
+            pass
+
+    def selecting(self, key_hash: int, begin: int, end: int, found: list[int], max_count: int) -> Iterator[None]:
+        """The same in steps: a key that many messages have makes a chain of millions of entries."""
         number = self._slot(key_hash)
+        walked = 0
         while 0 < number < self.entries and number <= self.count and len(found) < max_count:
+            walked += 1
+            if walked % ENTRIES_PER_STEP == 0:
+                yield
             stored_hash, physical, seconds, before = self.entry(number)
             if seconds < 0:
                 return

@@ -20,6 +20,7 @@ from cometmq.broker.store.index import Index
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.options import BrokerRole, StoreOptions
 from cometmq.broker.store.scan import store_time_at
+from cometmq.broker.store.steps import Steps, run_steps
 from cometmq.broker.store.transforms import check_topic
 from cometmq.protocol import properties as props
 from cometmq.protocol.errors import RecordError
@@ -455,26 +456,36 @@ class Reading:
 
     def query(self, topic: str, key: str, max_count: int, begin: int, end: int) -> QueryResult:
         """Records with a key and a store time from `begin` to `end`."""
-        ranges: list[Range] = []
-        last_time = last_offset = 0
-        if self._index is not None:
+        return run_steps(self.querying(topic, key, max_count, begin, end))
+
+    def querying(self, topic: str, key: str, max_count: int, begin: int, end: int) -> Steps[QueryResult]:
+        """The same in steps. What was found until then is let go when the steps are not gone through."""
+        result = QueryResult([], 0, 0)
+        if self._index is None:
+            return result
+        try:
             latest = end
             for number in range(QUERY_ROUNDS):
-                answer = self._index.query(topic, key, max_count, begin, latest)
+                answer = yield from self._index.querying(topic, key, max_count, begin, latest)
                 if number == 0:
-                    last_time, last_offset = answer.last_update_timestamp, answer.last_update_offset
+                    result.index_last_update_timestamp = answer.last_update_timestamp
+                    result.index_last_update_offset = answer.last_update_offset
                 if not answer.offsets:
                     break
                 for offset in sorted(answer.offsets):
+                    yield  # a record of long ago may have to come from the disk
                     found = self.message_at(offset) if offset >= self._log.min_offset else None
                     if found is None:
                         continue
-                    if not ranges:
+                    if not result.ranges:
                         latest = store_time_at(found.buffers()[0], 0)
-                    ranges.append(found)
-                if ranges:
+                    result.ranges.append(found)
+                if result.ranges:
                     break
-        return QueryResult(ranges, last_time, last_offset)
+        except BaseException:
+            result.release()
+            raise
+        return result
 
     def message_by_unique_key(
         self, topic: str, unique_key: str, begin: int = 0, end: int = (1 << 63) - 1
