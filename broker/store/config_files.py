@@ -188,9 +188,14 @@ class ConfigFiles:
 
     def __init__(self, disk: Disk, root: str) -> None:
         folder = f"{root}/config"
-        self.topics = ConfigFile(disk, f"{folder}/topics.json", TopicConfigSerializeWrapper)
+        # Saved whole for each topic and group that is made.
+        self.topics = ConfigFile(
+            disk, f"{folder}/topics.json", TopicConfigSerializeWrapper, pretty_json.Rewriter().dumps
+        )
         self.topic_queue_mappings = ConfigFile(disk, f"{folder}/topicQueueMapping.json", TopicQueueMappings)
-        self.subscription_groups = ConfigFile(disk, f"{folder}/subscriptionGroup.json", SubscriptionGroupWrapper)
+        self.subscription_groups = ConfigFile(
+            disk, f"{folder}/subscriptionGroup.json", SubscriptionGroupWrapper, pretty_json.Rewriter().dumps
+        )
         self.consumer_offsets = ConfigFile(disk, f"{folder}/consumerOffset.json", ConsumerOffsetSerializeWrapper)
         self.lmq_consumer_offsets = ConfigFile(disk, f"{folder}/lmqConsumerOffset.json", LmqConsumerOffsets)
         self.delay_offsets = ConfigFile(disk, f"{folder}/delayOffset.json", DelayOffsetSerializeWrapper)

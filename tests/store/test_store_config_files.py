@@ -467,3 +467,25 @@ def test_structs_declare_their_fields_in_the_order_of_the_file():
     for kind in (LmqConsumerOffsets, ConsumerFilterData, OrderInfo, BloomFilterData, TopicQueueMappings):
         names = [field.encode_name for field in msgspec.structs.fields(kind)]
         assert names == sorted(names)
+
+
+class TestRewriting:
+    def test_entries_that_stay_keep_their_text_and_the_file_is_the_same(self):
+        rewriter = pretty_json.Rewriter()
+        table = {f"T{number}": TopicConfig(topic_name=f"T{number}") for number in range(5)}
+        for change in (
+            {},
+            {"T3": TopicConfig(topic_name="T3", order=True)},
+            {"New\n": TopicConfig(topic_name="New\n", attributes={"a": "b"})},
+        ):
+            table = table | change
+            wrapper = TopicConfigSerializeWrapper(topic_config_table=table)
+            assert rewriter.dumps(wrapper) == pretty_json.dumps(wrapper)
+        del table["T1"]
+        wrapper = TopicConfigSerializeWrapper(topic_config_table=table)
+        assert rewriter.dumps(wrapper) == pretty_json.dumps(wrapper)
+
+    @pytest.mark.parametrize("table", [{}, {"G": {}}, {"G": {"T": 4}}])
+    def test_maps_of_other_things_are_written_as_ever(self, table):
+        wrapper = SubscriptionGroupWrapper(forbidden_table=table)
+        assert pretty_json.Rewriter().dumps(wrapper) == pretty_json.dumps(wrapper)
