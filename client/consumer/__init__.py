@@ -1,0 +1,1 @@
+"""Consuming: who gets which queues, how messages come, and how they are settled."""
