@@ -2,15 +2,18 @@
 
 Three tables by `topic@group` and queue id. The committed offsets alone are on disk, in RocketMQ's consumerOffset.json
 (lmqConsumerOffset.json where light message queues are enabled; the offsets of their groups have a table of their own).
-A smaller offset overwrites a larger one, as in RocketMQ: consumers may seek. No socket and no timer is here: `tables`
-saves what `snapshot` gives. RocketMQ's ConsumerOffsetManager and LmqConsumerOffsetManager.
+A smaller offset overwrites a larger one, as in RocketMQ: consumers may seek. No socket and no timer is here: a
+`SavedTable` writes by time. RocketMQ's ConsumerOffsetManager and LmqConsumerOffsetManager.
 """
 
 import logging
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from cometmq.broker.store.clock import Clock
-from cometmq.broker.store.config_files import ConfigFiles, LmqConsumerOffsets
+from cometmq.broker.store.config_files import ConfigFile, ConfigFiles, LmqConsumerOffsets
+from cometmq.broker.store.runner import Runner
+from cometmq.broker.tables import SavedTable
 from cometmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from cometmq.protocol.bodies.registration import DataVersion
 from cometmq.protocol.names import LMQ_PREFIX
@@ -35,8 +38,8 @@ class ConsumerOffsets:
         self._lmq = lmq
         self.version_step = version_step
         self.data_version = DataVersion()
-        #: Grows with every change of what is on disk: whoever saves compares it.
-        self.changes = 0
+        self._saved: SavedTable[Any] | None = None
+        self._changes = 0
         self._committed: _Table = {}
         self._lmq_committed: dict[str, int] = {}
         self._pulled: _Table = {}
@@ -54,11 +57,13 @@ class ConsumerOffsets:
         queues = self._committed.get(f"{topic}@{group}")
         return -1 if queues is None else queues.get(queue_id, -1)
 
-    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: str = "") -> None:
+    def commit(self, group: str, topic: str, queue_id: int, offset: int, client: object = "") -> None:
         """Hot: consumers commit with every pull or every 5 s for every queue. Budget: 0.3 us."""
-        self.changes = changes = self.changes + 1
+        self._changes = changes = self._changes + 1
         if changes % self.version_step == 0:
             self._next_version()
+        if self._saved is not None:
+            self._saved.is_dirty = True
         if self._lmq and group.startswith(LMQ_PREFIX):
             self._lmq_committed[f"{topic}@{group}"] = offset
             return
@@ -206,14 +211,12 @@ class ConsumerOffsets:
             data_version=self.data_version, group_topic_map=topics, offset_table=table
         )
 
-    def save(self, table: ConsumerOffsetSerializeWrapper | LmqConsumerOffsets | None = None) -> None:
-        """Returns when a snapshot (one of now, if none is given) is on the disk. Of a snapshot: in any thread."""
-        if table is None:
-            table = self.snapshot()
-        if isinstance(table, LmqConsumerOffsets):
-            self._files.lmq_consumer_offsets.save(table)
-        else:
-            self._files.consumer_offsets.save(table)
+    def saved_by(self, runner: Runner, interval: Callable[[], float]) -> SavedTable[Any]:
+        """What writes the table by time; its owner starts and closes it."""
+        file: ConfigFile[Any] = self._files.lmq_consumer_offsets if self._lmq else self._files.consumer_offsets
+        self._saved = SavedTable(file, self.snapshot, runner, interval)
+        self._saved.is_dirty = self._changes > 0
+        return self._saved
 
     # Inside
 
@@ -222,7 +225,9 @@ class ConsumerOffsets:
         self._groups_of.setdefault(topic, {})[group] = None
 
     def _remove(self, group: str, topic: str) -> None:
-        self.changes += 1
+        self._changes += 1
+        if self._saved is not None:
+            self._saved.is_dirty = True
         key = f"{topic}@{group}"
         self._lmq_committed.pop(key, None)
         if self._committed.pop(key, None) is None:

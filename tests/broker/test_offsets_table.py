@@ -13,6 +13,7 @@ from cometmq.broker.offsets import ConsumerOffsets
 from cometmq.broker.store.clock import FakeClock
 from cometmq.broker.store.config_files import ConfigFiles
 from cometmq.broker.store.disk import RealDisk
+from cometmq.broker.store.runner import ManualRunner
 from cometmq.protocol import fastjson
 
 NAMES = st.text("abcXYZ%|_-09", min_size=1, max_size=8)
@@ -20,6 +21,10 @@ NAMES = st.text("abcXYZ%|_-09", min_size=1, max_size=8)
 
 def offsets_in(folder: Path, **options: bool | int) -> ConsumerOffsets:
     return ConsumerOffsets(ConfigFiles(RealDisk(), str(folder)), FakeClock(), **options)  # type: ignore[arg-type]
+
+
+def save(offsets: ConsumerOffsets) -> None:
+    offsets.saved_by(ManualRunner(), lambda: 5.0).save_now()
 
 
 def content(folder: Path, name: str = "consumerOffset.json") -> dict[str, object]:
@@ -137,7 +142,7 @@ def test_the_file_is_the_one_that_rocketmq_writes(tmp_path: Path) -> None:
     offsets.commit("CG_store", "%RETRY%CG_store", 0, 6)
     offsets.commit("CG_store", "StoreRetry", 0, 3)
     offsets.commit("CG_store", "StoreRetry", 1, 3)
-    offsets.save()
+    save(offsets)
     text = (tmp_path / "config/consumerOffset.json").read_bytes()
     assert b'"%RETRY%CG_store@CG_store":{0:6\n\t\t}' in text
     assert content(tmp_path)["groupTopicMap"] == {"CG_store": ["%RETRY%CG_store", "StoreRetry"]}
@@ -162,9 +167,9 @@ def test_the_file_of_a_real_broker_is_taken_over(tmp_path: Path) -> None:
 def test_a_damaged_file_gives_way_to_its_bak(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path)
     offsets.commit("G", "T", 0, 1)
-    offsets.save()
+    save(offsets)
     offsets.commit("G", "T", 0, 2)
-    offsets.save()
+    save(offsets)
     path = tmp_path / "config/consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"T@G":{0:')
     again = offsets_in(tmp_path)
@@ -189,7 +194,7 @@ def test_light_groups_have_a_table_and_a_file_of_their_own(tmp_path: Path) -> No
     assert dict(offsets.queues("%LMQ%one", "%LMQ%one")) == {0: 4}
     assert offsets.topics_of("%LMQ%one") == ["%LMQ%one"]
     assert offsets.groups_of("%LMQ%one") == ["%LMQ%one"]
-    offsets.save()
+    save(offsets)
     assert not (tmp_path / "config/consumerOffset.json").exists()
     assert content(tmp_path, "lmqConsumerOffset.json")["lmqOffsetTable"] == {"%LMQ%one@%LMQ%one": 4}
     again = offsets_in(tmp_path, lmq=True)
@@ -202,16 +207,35 @@ def test_light_groups_have_a_table_and_a_file_of_their_own(tmp_path: Path) -> No
 def test_a_snapshot_does_not_change_afterwards(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path)
     offsets.commit("G", "T", 0, 1)
-    before = offsets.changes
     taken = offsets.snapshot()
     offsets.commit("G", "T", 0, 2)
     offsets.commit("G", "U", 0, 2)
-    assert offsets.changes > before
     assert taken.offset_table == {"T@G": {0: 1}}
     assert taken.group_topic_map == {"G": ["T"]}
 
 
-@given(st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3), st.integers(-(2**63), 2**63 - 1)), max_size=20))
+def test_offsets_are_saved_by_time_and_only_when_they_changed(tmp_path: Path) -> None:
+    path = tmp_path / "config/consumerOffset.json"
+    runner = ManualRunner()
+    offsets = offsets_in(tmp_path)
+    saved = offsets.saved_by(runner, lambda: 5.0)
+    saved.start()
+    runner.advance(5.1)
+    assert not path.exists()
+    offsets.commit("G", "T", 0, 8)
+    runner.advance(4.8)
+    assert not path.exists()
+    runner.advance(0.2)
+    assert content(tmp_path)["offsetTable"] == {"T@G": {0: 8}}
+    path.unlink()
+    runner.advance(20.0)
+    assert not path.exists()
+    offsets.remove_topic("T")
+    saved.close()
+    assert content(tmp_path)["offsetTable"] == {}
+
+
+@given(st.lists(st.tuples(NAMES, NAMES, st.integers(0, 3), st.integers(-(2**63), 2**63 - 1)), min_size=1, max_size=20))
 def test_whatever_is_committed_comes_back_from_disk(
     tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, str, int, int]]
 ) -> None:
@@ -222,7 +246,7 @@ def test_whatever_is_committed_comes_back_from_disk(
         for group, topic, queue_id, offset in commits:
             offsets.commit(group, topic, queue_id, offset)
             expected[group, topic, queue_id] = offset
-        offsets.save()
+        save(offsets)
         json.loads(json.dumps(content(folder)))
         again = offsets_in(folder)
         again.load()
