@@ -16,6 +16,7 @@ from cometmq.broker.consumers import Consumers
 from cometmq.broker.groups import GroupTable
 from cometmq.broker.handlers import fill_table, handler_rows
 from cometmq.broker.handlers.row import Row
+from cometmq.broker.held_pulls import HeldPulls
 from cometmq.broker.hooks import Hooks
 from cometmq.broker.housekeeping import SCAN_INTERVAL, ClientHousekeeping
 from cometmq.broker.jobs import Jobs
@@ -30,6 +31,7 @@ from cometmq.broker.stats import BrokerStats
 from cometmq.broker.store.clock import Clock, SystemClock
 from cometmq.broker.store.config_files import ConfigFiles
 from cometmq.broker.store.disk import Disk, RealDisk
+from cometmq.broker.store.dispatch import TellArrivals
 from cometmq.broker.store.runner import AsyncioRunner
 from cometmq.broker.store.store import Store
 from cometmq.broker.tables import SavedTable
@@ -48,6 +50,8 @@ from cometmq.remoting.tls import ClientTlsOptions, TlsOptions
 
 #: Seconds that requests in flight get at shutdown when `enableShutdownGracefully` is off: they take milliseconds.
 CLOSE_GRACE = 3.0
+#: Seconds between looks for offsets that nobody needs any more.
+OFFSET_SCAN = 600.0
 #: Requests that may wait for their answers besides the held pulls.
 OPEN_SENDS = 100_000
 #: How far below `listenPort` the fast port is.
@@ -183,6 +187,14 @@ class Broker:
             topics=state.topics,
             store_host=state.store_host,
         )
+        state.held_pulls = HeldPulls(
+            self._clock,
+            runner,
+            store.max_offset,
+            limit=config.pull_thread_pool_queue_capacity,
+            multi_dispatch=config.store.enable_multi_dispatch,
+        )
+        store.dispatch.append(TellArrivals(state.held_pulls.arrived))
         state.delay = DelayDelivery(
             store,
             state.files.delay_offsets,
@@ -203,7 +215,7 @@ class Broker:
                 host=config.bind_address,
                 port=port,
                 backlog=config.server_socket_backlog,
-                open_reply_limit=OPEN_SENDS,
+                open_reply_limit=OPEN_SENDS + config.pull_thread_pool_queue_capacity,
                 tls=self._tls,
                 limits=self._limits,
             )
@@ -228,6 +240,7 @@ class Broker:
             if (before := hooks.before()) is not None:
                 table.before.append(before)
             table.on_connection_lost.append(self._housekeeping.connection_lost)
+            table.on_connection_lost.append(state.held_pulls.drop_connection)
 
     async def _go(self, state: BrokerState) -> None:
         config = state.config
@@ -251,6 +264,7 @@ class Broker:
             table.start()
         self._jobs = Jobs(state.runner)
         self._jobs.every("the look for silent clients", lambda: SCAN_INTERVAL, self._housekeeping.scan)
+        self._jobs.every("the look for expired offsets", lambda: OFFSET_SCAN, self._expire_offsets)
         state.stats.start(state.runner)
         for server in self._servers:
             await server.start()
@@ -284,6 +298,8 @@ class Broker:
         closing = [asyncio.create_task(server.close(grace=grace)) for server in self._servers]
         # They refuse requests from now on; then held pulls are answered, and do not come again.
         await asyncio.sleep(0)
+        if self._store_is_open:
+            self.state.held_pulls.close()
         await asyncio.gather(*closing)
 
     def _save_all(self) -> None:
@@ -310,11 +326,22 @@ class Broker:
 
     # What it does by itself
 
+    def _expire_offsets(self) -> None:
+        state = self.state
+        if state.config.enable_clean_expired_offset:
+            state.offsets.clean_expired(
+                lambda group, topic: state.consumers.subscription(group, topic, with_pullers=True) is not None,
+                state.store.min_offset,
+            )
+
     def _reconfigure(self, config: BrokerConfig) -> None:
         state = self.state
         state.topics.configure(config)
         state.groups.configure(config)
         state.offsets.version_step = config.consumer_offset_update_version_step
+        state.held_pulls.limit = config.pull_thread_pool_queue_capacity
+        for server in self._servers:
+            server.dispatcher.open_reply_limit = OPEN_SENDS + config.pull_thread_pool_queue_capacity
         state.stats.configure(detail=config.enable_detail_stat, auto_delete=config.auto_delete_unused_stats)
 
 

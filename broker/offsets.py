@@ -8,12 +8,9 @@ A smaller offset overwrites a larger one, as in RocketMQ: consumers may seek. No
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from cometmq.broker.store.clock import Clock
-from cometmq.broker.store.config_files import ConfigFile, ConfigFiles, LmqConsumerOffsets
-from cometmq.broker.store.runner import Runner
-from cometmq.broker.tables import SavedTable
+from cometmq.broker.store.config_files import ConfigFiles, LmqConsumerOffsets
 from cometmq.protocol.bodies.offsets import ConsumerOffsetSerializeWrapper
 from cometmq.protocol.bodies.registration import DataVersion
 from cometmq.protocol.names import LMQ_PREFIX
@@ -38,8 +35,8 @@ class ConsumerOffsets:
         self._lmq = lmq
         self.version_step = version_step
         self.data_version = DataVersion()
-        self._saved: SavedTable[Any] | None = None
-        self._changes = 0
+        #: Grows with every change of what is on disk: whoever saves compares it.
+        self.changes = 0
         self._committed: _Table = {}
         self._lmq_committed: dict[str, int] = {}
         self._pulled: _Table = {}
@@ -59,11 +56,9 @@ class ConsumerOffsets:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, client: object = "") -> None:
         """Hot: consumers commit with every pull or every 5 s for every queue. Budget: 0.3 us."""
-        self._changes = changes = self._changes + 1
+        self.changes = changes = self.changes + 1
         if changes % self.version_step == 0:
             self._next_version()
-        if self._saved is not None:
-            self._saved.is_dirty = True
         if self._lmq and group.startswith(LMQ_PREFIX):
             self._lmq_committed[f"{topic}@{group}"] = offset
             return
@@ -211,12 +206,13 @@ class ConsumerOffsets:
             data_version=self.data_version, group_topic_map=topics, offset_table=table
         )
 
-    def saved_by(self, runner: Runner, interval: Callable[[], float]) -> SavedTable[Any]:
-        """What writes the table by time; its owner starts and closes it."""
-        file: ConfigFile[Any] = self._files.lmq_consumer_offsets if self._lmq else self._files.consumer_offsets
-        self._saved = SavedTable(file, self.snapshot, runner, interval)
-        self._saved.is_dirty = self._changes > 0
-        return self._saved
+    def save(self) -> None:
+        """Returns when the table is on the disk: for changes that must not come back after a crash."""
+        table = self.snapshot()
+        if isinstance(table, LmqConsumerOffsets):
+            self._files.lmq_consumer_offsets.save(table)
+        else:
+            self._files.consumer_offsets.save(table)
 
     # Inside
 
@@ -225,9 +221,7 @@ class ConsumerOffsets:
         self._groups_of.setdefault(topic, {})[group] = None
 
     def _remove(self, group: str, topic: str) -> None:
-        self._changes += 1
-        if self._saved is not None:
-            self._saved.is_dirty = True
+        self.changes += 1
         key = f"{topic}@{group}"
         self._lmq_committed.pop(key, None)
         if self._committed.pop(key, None) is None:

@@ -9,7 +9,7 @@ import asyncio
 import ipaddress
 import logging
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.hooks import Hooks
@@ -22,6 +22,7 @@ from cometmq.remoting.address import format_address
 if TYPE_CHECKING:
     from cometmq.broker.consumers import Consumers
     from cometmq.broker.groups import GroupTable
+    from cometmq.broker.held_pulls import HeldPulls
     from cometmq.broker.offsets import ConsumerOffsets
     from cometmq.broker.producers import Producers
     from cometmq.broker.queue_locks import QueueLocks
@@ -48,7 +49,7 @@ class BrokerState:
     producers: "Producers"
     locks: "QueueLocks"
     stats: "BrokerStats"
-    held_pulls: Any
+    held_pulls: "HeldPulls"
     delay: "DelayDelivery"
 
     def __init__(self, config: BrokerConfig, clock: "Clock", runner: "Runner", *, hooks: Hooks | None = None) -> None:

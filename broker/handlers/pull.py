@@ -63,9 +63,10 @@ def rows(state: "BrokerState") -> list[Row]:
     """The requests of this module."""
     requests = PullRequests(state)
     permission = Permission("Sub", "Topic", "topic")
+    overload = state.overload
     return [
-        (RequestCode.PULL_MESSAGE, requests.pull, permission),
-        (RequestCode.LITE_PULL_MESSAGE, requests.pull, permission),
+        (RequestCode.PULL_MESSAGE, overload.guard(overload.pulls, requests.pull), permission),
+        (RequestCode.LITE_PULL_MESSAGE, overload.guard(overload.lite_pulls, requests.pull), permission),
     ]
 
 

@@ -4,6 +4,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,7 @@ from cometmq.broker.store.clock import FakeClock
 from cometmq.broker.store.config_files import ConfigFiles
 from cometmq.broker.store.disk import RealDisk
 from cometmq.broker.store.runner import ManualRunner
+from cometmq.broker.tables import SavedTable
 from cometmq.protocol import fastjson
 
 NAMES = st.text("abcXYZ%|_-09", min_size=1, max_size=8)
@@ -23,8 +25,10 @@ def offsets_in(folder: Path, **options: bool | int) -> ConsumerOffsets:
     return ConsumerOffsets(ConfigFiles(RealDisk(), str(folder)), FakeClock(), **options)  # type: ignore[arg-type]
 
 
-def save(offsets: ConsumerOffsets) -> None:
-    offsets.saved_by(ManualRunner(), lambda: 5.0).save_now()
+def saved(folder: Path, offsets: ConsumerOffsets, runner: ManualRunner) -> SavedTable[Any]:
+    """What a broker saves its offsets with."""
+    file = ConfigFiles(RealDisk(), str(folder)).consumer_offsets
+    return SavedTable[Any](file, offsets.snapshot, runner, lambda: 5.0, lambda: offsets.changes)
 
 
 def content(folder: Path, name: str = "consumerOffset.json") -> dict[str, object]:
@@ -142,7 +146,7 @@ def test_the_file_is_the_one_that_rocketmq_writes(tmp_path: Path) -> None:
     offsets.commit("CG_store", "%RETRY%CG_store", 0, 6)
     offsets.commit("CG_store", "StoreRetry", 0, 3)
     offsets.commit("CG_store", "StoreRetry", 1, 3)
-    save(offsets)
+    offsets.save()
     text = (tmp_path / "config/consumerOffset.json").read_bytes()
     assert b'"%RETRY%CG_store@CG_store":{0:6\n\t\t}' in text
     assert content(tmp_path)["groupTopicMap"] == {"CG_store": ["%RETRY%CG_store", "StoreRetry"]}
@@ -167,9 +171,9 @@ def test_the_file_of_a_real_broker_is_taken_over(tmp_path: Path) -> None:
 def test_a_damaged_file_gives_way_to_its_bak(tmp_path: Path) -> None:
     offsets = offsets_in(tmp_path)
     offsets.commit("G", "T", 0, 1)
-    save(offsets)
+    offsets.save()
     offsets.commit("G", "T", 0, 2)
-    save(offsets)
+    offsets.save()
     path = tmp_path / "config/consumerOffset.json"
     path.write_bytes(b'{"offsetTable":{"T@G":{0:')
     again = offsets_in(tmp_path)
@@ -194,7 +198,7 @@ def test_light_groups_have_a_table_and_a_file_of_their_own(tmp_path: Path) -> No
     assert dict(offsets.queues("%LMQ%one", "%LMQ%one")) == {0: 4}
     assert offsets.topics_of("%LMQ%one") == ["%LMQ%one"]
     assert offsets.groups_of("%LMQ%one") == ["%LMQ%one"]
-    save(offsets)
+    offsets.save()
     assert not (tmp_path / "config/consumerOffset.json").exists()
     assert content(tmp_path, "lmqConsumerOffset.json")["lmqOffsetTable"] == {"%LMQ%one@%LMQ%one": 4}
     again = offsets_in(tmp_path, lmq=True)
@@ -218,8 +222,8 @@ def test_offsets_are_saved_by_time_and_only_when_they_changed(tmp_path: Path) ->
     path = tmp_path / "config/consumerOffset.json"
     runner = ManualRunner()
     offsets = offsets_in(tmp_path)
-    saved = offsets.saved_by(runner, lambda: 5.0)
-    saved.start()
+    table = saved(tmp_path, offsets, runner)
+    table.start()
     runner.advance(5.1)
     assert not path.exists()
     offsets.commit("G", "T", 0, 8)
@@ -231,7 +235,7 @@ def test_offsets_are_saved_by_time_and_only_when_they_changed(tmp_path: Path) ->
     runner.advance(20.0)
     assert not path.exists()
     offsets.remove_topic("T")
-    saved.close()
+    table.close()
     assert content(tmp_path)["offsetTable"] == {}
 
 
@@ -246,7 +250,7 @@ def test_whatever_is_committed_comes_back_from_disk(
         for group, topic, queue_id, offset in commits:
             offsets.commit(group, topic, queue_id, offset)
             expected[group, topic, queue_id] = offset
-        save(offsets)
+        offsets.save()
         json.loads(json.dumps(content(folder)))
         again = offsets_in(folder)
         again.load()

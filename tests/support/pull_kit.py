@@ -30,6 +30,7 @@ from cometmq.broker.store.disk import RealDisk
 from cometmq.broker.store.dispatch import TellArrivals
 from cometmq.broker.store.runner import AsyncioRunner
 from cometmq.broker.store.store import Store
+from cometmq.broker.tables import SavedTable
 from cometmq.broker.topics import TopicTable
 from cometmq.protocol.bodies.groups import SubscriptionGroupConfig
 from cometmq.protocol.bodies.heartbeat import ConsumerData, ConsumeType, MessageModel, SubscriptionData
@@ -98,7 +99,13 @@ class PullBroker:
         state.stats = BrokerStats(config.broker_cluster_name, self._clock)
         state.offsets = ConsumerOffsets(files, self._clock, lmq=config.store.enable_lmq)
         state.offsets.load()
-        self.saved = state.offsets.saved_by(self.runner, lambda: state.config.flush_consumer_offset_interval / 1000)
+        self.saved = SavedTable[Any](
+            files.consumer_offsets,
+            state.offsets.snapshot,
+            self.runner,
+            lambda: state.config.flush_consumer_offset_interval / 1000,
+            lambda: state.offsets.changes,
+        )
         self.store = state.store = Store(
             self._folder, config.store, runner=self.runner, clock=self._clock, topics=state.topics, memory=self._memory
         )
