@@ -81,8 +81,9 @@ class Broker:
         client_tls: ClientTlsOptions | None = None,
         frame_limit: int = MAX_FRAME,
         hooks: Hooks | None = None,
+        fast_port: bool = True,
     ) -> None:
-        """`hooks` replace those of installed packages."""
+        """`hooks` replace those of installed packages. Without `fast_port` it listens on its port alone."""
         self._config = config
         self._clock = clock or SystemClock()
         self._disk = disk or RealDisk()
@@ -90,6 +91,7 @@ class Broker:
         self._limits = _limits(config, frame_limit)
         self._client = RemotingClient(ClientOptions(tls=client_tls, limits=self._limits))
         self._hooks = hooks
+        self._has_fast_port = fast_port
         self._runner: AsyncioRunner | None = None
         self._servers: list[Server] = []
         self._registration: Registration | None = None
@@ -208,7 +210,7 @@ class Broker:
     async def _take_ports(self, state: BrokerState) -> None:
         config = state.config
         ports = [config.listen_port]
-        if config.listen_port > FAST_PORT:
+        if self._has_fast_port and config.listen_port > FAST_PORT:
             ports.append(config.listen_port - FAST_PORT)
         for port in ports:
             options = ServerOptions(

@@ -68,8 +68,10 @@ class Standalone:
         client_tls: ClientTlsOptions | None = None,
         frame_limit: int = MAX_FRAME,
         hooks: Hooks | None = None,
+        fast_port: bool = True,
     ) -> None:
         self._config = config
+        self._has_fast_port = fast_port
         self._host, port = parse_address(nameserver)
         folder = os.path.join(config.store.root, "namesrv")
         self.nameserver = NameServer(
@@ -105,6 +107,7 @@ class Standalone:
                 client_tls=self._client_tls,
                 frame_limit=self._frame_limit,
                 hooks=self._hooks,
+                fast_port=self._has_fast_port,
             )
             await self.broker.start()
         except BaseException:

@@ -189,7 +189,14 @@ class EmbeddedBroker:
             {**defaults, **self._settings}, {}, nameserver=f"127.0.0.1:{nameserver}", store=str(self.store)
         )
         config = dataclasses.replace(config, listen_port=broker)
-        both = Standalone(config, nameserver=f"127.0.0.1:{nameserver}", clock=self._clock, hooks=Hooks(self._hooks))
+        both = Standalone(
+            config,
+            nameserver=f"127.0.0.1:{nameserver}",
+            clock=self._clock,
+            hooks=Hooks(self._hooks),
+            # A port that the system chose has no neighbour that would be free for sure.
+            fast_port="listenPort" in self._settings,
+        )
         async with both:
             self._both = both
             started.succeed()
