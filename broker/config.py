@@ -19,6 +19,8 @@ from cometmq.broker.store.errors import OptionError
 from cometmq.broker.store.options import KEYS as STORE_KEYS
 from cometmq.broker.store.options import BrokerRole, StoreOptions
 from cometmq.options import ConfigError, ConfigRefused, Options, default_of, option, options_of
+from cometmq.protocol.delay import DelayLevels
+from cometmq.protocol.errors import ProtocolError
 
 __all__ = ["BrokerConfig", "ConfigError", "ConfigRefused", "from_sources"]
 
@@ -276,6 +278,10 @@ def from_sources(
         raise ConfigError("brokerName", config.broker_name, "a name")
     if not config.broker_cluster_name.strip():
         raise ConfigError("brokerClusterName", config.broker_cluster_name, "a name")
+    try:
+        DelayLevels.parse(config.store.message_delay_level)
+    except ProtocolError as error:
+        raise ConfigError("messageDelayLevel", config.store.message_delay_level, f"delays ({error})") from error
     store = dataclasses.replace(
         config.store,
         store_path_root_dir=os.path.expanduser(config.store.store_path_root_dir),

@@ -16,7 +16,7 @@ def parse_address(text: str) -> tuple[str, int]:
         raise BadAddress(f"address {text!r} is not of the form host:port")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not host or any(c in host for c in "[]/ \t\r\n\0"):
+    if not host or any(c in host for c in "[]/,; \t\r\n\0"):
         raise BadAddress(f"address {text!r} has no valid host")
     if not (port_text.isascii() and port_text.isdigit()) or len(port_text) > 5 or int(port_text) > MAX_PORT:
         raise BadAddress(f"address {text!r} has no port between 0 and {MAX_PORT}")
