@@ -197,6 +197,7 @@ class Broker:
             multi_dispatch=config.store.enable_multi_dispatch,
         )
         store.dispatch.append(TellArrivals(state.held_pulls.arrived))
+        store.puts.timed = state.stats.turn_written
         state.delay = DelayDelivery(
             store,
             state.files.delay_offsets,

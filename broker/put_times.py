@@ -46,9 +46,9 @@ class PutTimes:
         #: Ever, in milliseconds.
         self.longest = 0
 
-    def add(self, milliseconds: int) -> None:
-        """Hot: once a put. Budget: 0.2 us."""
-        self.counts[bisect_left(BOUNDS, milliseconds)] += 1
+    def add(self, milliseconds: int, count: int = 1) -> None:
+        """Hot: once a put, or once for all puts of a turn. Budget: 0.2 us."""
+        self.counts[bisect_left(BOUNDS, milliseconds)] += count
         if milliseconds > self.longest:
             self.longest = milliseconds
 

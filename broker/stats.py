@@ -142,12 +142,16 @@ class BrokerStats:
         total.size += size
 
     def put_latency(self, milliseconds: int, topic: str | None = None, queue_id: int = 0) -> None:
-        """A put took so long, from the request to the end of its write."""
+        """One put took so long; for a broker that wants to know it by queue."""
         self.put_times.add(milliseconds)
         if topic is not None:
             counter = self._puts.get((topic, queue_id)) or self._new_put(topic, queue_id)
             counter.milliseconds += milliseconds
             counter.timed += 1
+
+    def turn_written(self, count: int, seconds: float) -> None:
+        """All puts of one turn of the store are written; the oldest took so long."""
+        self.put_times.add(int(seconds * 1000), count)
 
     def put_failed(self) -> None:
         """A message was not stored."""

@@ -4,9 +4,18 @@ python docs/generate.py            writes the file
 python docs/generate.py --check    exits 1 when the file is not what would be written
 """
 
+import asyncio
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
+from cometmq.broker.broker import Broker
+from cometmq.broker.config import BrokerConfig
+from cometmq.broker.handlers import NOT_ON_FAST_PORT, handler_rows
+from cometmq.broker.handlers import handler_table as broker_table
+from cometmq.broker.handlers.row import Row
+from cometmq.broker.hooks import Hooks
+from cometmq.broker.store.fake_disk import FakeDisk
 from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.handlers import handler_table
 from cometmq.namesrv.state import NamesrvState
@@ -54,6 +63,12 @@ SYSTEM_ERROR (1) and a remark that names the request and the key. Keys that are 
 | a frame that cannot be read | the connection is closed |
 """
 
+BROKER_NOTE = """\
+Both ports answer these, but the fast port (`listenPort - 2`) does not answer what waits for messages: {fast}.
+Every other request is refused with 3: what belongs to transactions, timers, pop, replication, controllers and access
+rules is not in this version.
+"""
+
 
 def main() -> int:
     """Writes or checks the page."""
@@ -73,6 +88,10 @@ def render() -> str:
     parts = [INTRO.format(truncated=truncated)]
     parts.append("## Answered by the nameserver\n")
     parts.append(_served(_namesrv_table()))
+    broker = _broker_rows()
+    parts.append("## Answered by the broker\n")
+    parts.append(BROKER_NOTE.format(fast=_codes(NOT_ON_FAST_PORT & {code for code, _, _ in broker})))
+    parts.append(_served(broker_table(broker)))
     parts.append("## All requests\n")
     parts.append(_requests())
     parts.append("## Response codes\n")
@@ -88,6 +107,21 @@ def _namesrv_table() -> HandlerTable:
     """The nameserver's table; nothing of it is ever called here."""
     config = NamesrvConfig(kv_config_path="", config_store_path="")
     return handler_table(NamesrvState(config, clock=lambda: 0.0), lambda changes: None)
+
+
+def _broker_rows() -> list[Row]:
+    """The broker's rows, of a broker that lives in memory."""
+
+    async def rows() -> list[Row]:
+        config = BrokerConfig(broker_ip1="127.0.0.1", bind_address="127.0.0.1", listen_port=0)
+        async with Broker(config, disk=FakeDisk(), hooks=Hooks()) as broker:
+            return handler_rows(broker.state)
+
+    return asyncio.run(rows())
+
+
+def _codes(codes: Iterable[RequestCode]) -> str:
+    return ", ".join(f"{code.name} ({int(code)})" for code in sorted(codes))
 
 
 def _served(table: HandlerTable) -> str:

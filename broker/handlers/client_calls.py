@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cometmq.broker.state import BrokerState
 
 #: Seconds that a client has for its answer to a request that is passed on ...
-CALL_TIMEOUT: Final = 10.0
+CALL_TIMEOUT = 10.0
 #: ... and to the question for its offsets.
 STATUS_TIMEOUT: Final = 5.0
 #: Keys of an operator's request that are not a client's business.
@@ -53,9 +53,6 @@ class ClientCalls:
 
     def __init__(self, state: "BrokerState") -> None:
         self._state = state
-        #: Seconds; tests have no ten of them.
-        self.call_timeout = CALL_TIMEOUT
-        self.status_timeout = STATUS_TIMEOUT
 
     async def get_running_info(self, request: Request[GetConsumerRunningInfo]) -> Response:
         """What a consumer tells about itself."""
@@ -104,7 +101,7 @@ class ClientCalls:
     ) -> dict[MessageQueue, int] | None:
         try:
             answer = await channel.connection.request(
-                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question, timeout=self.status_timeout
+                RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question, timeout=STATUS_TIMEOUT
             )
             if answer.code != ResponseCode.SUCCESS or not answer.body:
                 log.warning("%s did not tell its offsets: %s %s", channel, answer.code, answer.remark)
@@ -124,7 +121,7 @@ class ClientCalls:
         ext = {key: text for key, text in request.ext.items() if key not in CREDENTIALS}
         try:
             answer = await channel.connection.request(
-                request.code, None, body, timeout=self.call_timeout, ext={**ext, **more}
+                request.code, None, body, timeout=CALL_TIMEOUT, ext={**ext, **more}
             )
         except Timeout as error:
             text = f"consumer <{group}> <{client_id}> Timeout: {error}"

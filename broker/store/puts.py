@@ -79,6 +79,10 @@ class Puts:
         self.shut: str | None = None
         self._pending: list[Ticket] = []
         self._scheduled = False
+        #: When the oldest put of this turn, and that of the turn being written, came.
+        self._since = self._turn_since = 0.0
+        #: Told at the end of each turn: how many puts it had, and how long the oldest of them took, in seconds.
+        self.timed: Callable[[int, float], None] | None = None
         self._writing: list[Segment] | None = None
         self._writing_since = 0.0
         self._slow_until = -1.0
@@ -126,8 +130,7 @@ class Puts:
             ticket.remark = refusal.remark
         self._pending.append(ticket)
         if not self._scheduled:
-            self._scheduled = True
-            self._runner.call_soon(self._turn)
+            self._schedule()
         return ticket
 
     def _transform(self, ticket: Ticket, message: Message) -> Refusal | None:
@@ -148,8 +151,7 @@ class Puts:
             ticket.remark = refusal.remark
         self._pending.append(ticket)
         if not self._scheduled:
-            self._scheduled = True
-            self._runner.call_soon(self._turn)
+            self._schedule()
         return ticket
 
     def _refusal(self) -> Refusal | None:
@@ -226,10 +228,12 @@ class Puts:
         if self._writing is not None or not self._pending:
             return
         tickets, self._pending = self._pending, []
+        self._turn_since = self._since
         segments, taken = self._gather.fill(tickets, self._clock.wall())
+        now = self._clock.monotonic()
         if taken < len(tickets):
             self._pending = tickets[taken:]
-        now = self._clock.monotonic()
+        self._since = now
         if now < self._slow_until:
             self._write_in_thread(segments, now)
             return
@@ -274,6 +278,9 @@ class Puts:
             self.slowest_write = max(self.slowest_write, seconds)
             if seconds > LOGGED_WRITE:
                 log.warning("a write to the commit log took %.0f ms", seconds * 1000)
+        if self.timed is not None:
+            count = sum([len(segment.tickets) for segment in segments])
+            self.timed(count, self._clock.monotonic() - self._turn_since)
         if error is not None:
             self._write_failed(segments[written:], error)
         waiting: list[Ticket] = []
@@ -301,8 +308,13 @@ class Puts:
                 if ticket.status is None:
                     ticket.settle(ticket.failure or PutStatus.UNKNOWN_ERROR)
         if self._pending and not self._scheduled:
-            self._scheduled = True
-            self._runner.call_soon(self._turn)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        self._scheduled = True
+        if len(self._pending) == 1:
+            self._since = self._clock.monotonic()
+        self._runner.call_soon(self._turn)
 
     def _write_failed(self, segments: list[Segment], error: OSError) -> None:
         """Nothing of these segments counts: numbers are taken back, and what may be in the file is erased."""
