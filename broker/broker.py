@@ -317,7 +317,7 @@ class Broker:
         for save in [*saves, state.topics.save, state.groups.save, state.store.close]:
             try:
                 save()
-            except OSError as error:
+            except (OSError, CometMQError) as error:
                 log.error("at the end something could not be saved: %s", error)
 
     async def __aenter__(self) -> Self:

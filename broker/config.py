@@ -113,7 +113,7 @@ class BrokerConfig(Options):
     broker_topic_enable: bool = option("brokerTopicEnable", True)
     trace_topic_enable: bool = option("traceTopicEnable", False)
     msg_trace_topic_name: str = option("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
-    revive_queue_num: int = option("reviveQueueNum", 8, low=1)  # queues of a topic that POP will need
+    revive_queue_num: int = option("reviveQueueNum", 8, low=1, effect=False)
     trace_on: bool = option("traceOn", True, dynamic=True)
     validate_system_topic_when_update_topic: bool = option("validateSystemTopicWhenUpdateTopic", True, dynamic=True)
     clear_retry_topic_when_delete_topic: bool = option("clearRetryTopicWhenDeleteTopic", True, dynamic=True)
@@ -163,16 +163,16 @@ class BrokerConfig(Options):
     real_time_notify_consumer_change: bool = option("realTimeNotifyConsumerChange", True, dynamic=True)
     channel_expired_timeout: int = option("channelExpiredTimeout", 120_000, low=1, dynamic=True)
     subscription_expired_timeout: int = option("subscriptionExpiredTimeout", 600_000, low=1, dynamic=True)
-    enable_register_producer: bool = option("enableRegisterProducer", True, dynamic=True)
-    disable_consume_if_consumer_read_slowly: bool = option("disableConsumeIfConsumerReadSlowly", False, dynamic=True)
+    enable_register_producer: bool = option("enableRegisterProducer", True, effect=False)
+    disable_consume_if_consumer_read_slowly: bool = option("disableConsumeIfConsumerReadSlowly", False, effect=False)
     consumer_fallbehind_threshold: int = option(
-        "consumerFallbehindThreshold", 16 * 1024**3, low=0, high=LONG_MAX, dynamic=True
+        "consumerFallbehindThreshold", 16 * 1024**3, low=0, high=LONG_MAX, effect=False
     )
 
     # Statistics
     enable_detail_stat: bool = option("enableDetailStat", True, dynamic=True)
     auto_delete_unused_stats: bool = option("autoDeleteUnusedStats", True, dynamic=True)
-    account_stats_enable: bool = option("accountStatsEnable", True, dynamic=True)
+    account_stats_enable: bool = option("accountStatsEnable", True, effect=False)
 
     # Remote updates
     config_black_list: str = option("configBlackList", "configBlackList;brokerConfigPath")
@@ -249,7 +249,12 @@ class BrokerConfig(Options):
         )
 
     def without_effect(self) -> list[str]:
-        return sorted({*self.meaningless, *Options.without_effect(self)})
+        store = (
+            key
+            for key, field in STORE_KEYS.items()
+            if not field.metadata["effect"] and getattr(self.store, field.name) != default_of(field)
+        )
+        return sorted({*self.meaningless, *store, *Options.without_effect(self)})
 
 
 def _store_options(options: StoreOptions, properties: Mapping[str, str]) -> StoreOptions:

@@ -35,10 +35,17 @@ class BrokerRole(enum.StrEnum):
 
 
 def _option(
-    key: str, default: Any, *, low: int = 0, high: int = INT_MAX, dynamic: bool = False, shown: bool = True
+    key: str,
+    default: Any,
+    *,
+    low: int = 0,
+    high: int = INT_MAX,
+    dynamic: bool = False,
+    effect: bool = True,
+    shown: bool = True,
 ) -> Any:
     """An option with its key and, for a number, its range. A dynamic one may change while the store runs."""
-    return option(key, default, low=low, high=high, dynamic=dynamic, shown=shown)
+    return option(key, default, low=low, high=high, dynamic=dynamic, effect=effect, shown=shown)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +63,7 @@ class StoreOptions:
     enable_consume_queue_ext: bool = _option("enableConsumeQueueExt", False)
     mapped_file_size_consume_queue_ext: int = _option("mappedFileSizeConsumeQueueExt", 48 * MIB, low=64)
     #: Bits of the filter map of an extension unit; the broker sets it from its bloom filter.
-    bit_map_length_consume_queue_ext: int = _option("bitMapLengthConsumeQueueExt", 64)
+    bit_map_length_consume_queue_ext: int = _option("bitMapLengthConsumeQueueExt", 64, effect=False)
     #: RocketMQ's spelling.
     mapper_file_size_batch_consume_queue: int = _option(
         "mapperFileSizeBatchConsumeQueue", 300_000 * BATCH_UNIT_SIZE, low=BATCH_UNIT_SIZE
@@ -74,10 +81,10 @@ class StoreOptions:
     broker_role: BrokerRole = _option("brokerRole", BrokerRole.ASYNC_MASTER)  # noqa: RUF009
     duplication_enable: bool = _option("duplicationEnable", False)
     offset_check_in_slave: bool = _option("offsetCheckInSlave", False, dynamic=True)
-    slave_timeout: int = _option("slaveTimeout", 3000, dynamic=True)
-    total_replicas: int = _option("totalReplicas", 1, low=1)
-    in_sync_replicas: int = _option("inSyncReplicas", 1, low=1, dynamic=True)
-    min_in_sync_replicas: int = _option("minInSyncReplicas", 1, low=1, dynamic=True)
+    slave_timeout: int = _option("slaveTimeout", 3000, effect=False)
+    total_replicas: int = _option("totalReplicas", 1, low=1, effect=False)
+    in_sync_replicas: int = _option("inSyncReplicas", 1, low=1, effect=False)
+    min_in_sync_replicas: int = _option("minInSyncReplicas", 1, low=1, effect=False)
 
     # Flush
     flush_disk_type: FlushDiskType = _option("flushDiskType", FlushDiskType.ASYNC_FLUSH)  # noqa: RUF009
@@ -99,21 +106,21 @@ class StoreOptions:
     check_crc_on_recover: bool = _option("checkCRCOnRecover", True)
     enabled_append_prop_crc: bool = _option("enabledAppendPropCRC", False)
     force_verify_prop_crc: bool = _option("forceVerifyPropCRC", False)
-    auto_message_version_on_topic_len: bool = _option("autoMessageVersionOnTopicLen", True)
+    auto_message_version_on_topic_len: bool = _option("autoMessageVersionOnTopicLen", True, effect=False)
     enable_lmq: bool = _option("enableLmq", False)
     enable_multi_dispatch: bool = _option("enableMultiDispatch", False)
-    max_lmq_consume_queue_num: int = _option("maxLmqConsumeQueueNum", 20_000, dynamic=True)
+    max_lmq_consume_queue_num: int = _option("maxLmqConsumeQueueNum", 20_000, effect=False)
     message_delay_level: str = _option(
         "messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
     flush_delay_offset_interval: int = _option("flushDelayOffsetInterval", 10_000, low=1, dynamic=True)
 
     # Timers
-    timer_wheel_enable: bool = _option("timerWheelEnable", True)
-    timer_precision_ms: int = _option("timerPrecisionMs", 1000, low=1)
-    timer_max_delay_sec: int = _option("timerMaxDelaySec", 3 * 24 * 3600, dynamic=True)
-    timer_roll_window_slot: int = _option("timerRollWindowSlot", 2 * 24 * 3600)
-    mapped_file_size_timer_log: int = _option("mappedFileSizeTimerLog", 100 * MIB, low=1)
+    timer_wheel_enable: bool = _option("timerWheelEnable", True, effect=False)
+    timer_precision_ms: int = _option("timerPrecisionMs", 1000, low=1, effect=False)
+    timer_max_delay_sec: int = _option("timerMaxDelaySec", 3 * 24 * 3600, effect=False)
+    timer_roll_window_slot: int = _option("timerRollWindowSlot", 2 * 24 * 3600, effect=False)
+    mapped_file_size_timer_log: int = _option("mappedFileSizeTimerLog", 100 * MIB, low=1, effect=False)
 
     # Reading. RocketMQ's limits are 32 messages or 256 KiB hot, 8 or 64 KiB cold: a client that asks for more gets
     # more here, and one that asks for 32 still gets 32.
@@ -130,7 +137,7 @@ class StoreOptions:
     travel_cq_file_num_when_get_message: int = _option("travelCqFileNumWhenGetMessage", 1, low=1, dynamic=True)
     max_msgs_num_batch: int = _option("maxMsgsNumBatch", 64, low=1, dynamic=True)
     default_query_max_num: int = _option("defaultQueryMaxNum", 32, low=1, dynamic=True)
-    pull_batch_max_message_count: int = _option("pullBatchMaxMessageCount", 160, low=1, dynamic=True)
+    pull_batch_max_message_count: int = _option("pullBatchMaxMessageCount", 160, low=1, effect=False)
 
     # Cleaning
     #: Hours of the day, local time, separated by `;`.
@@ -148,7 +155,7 @@ class StoreOptions:
     #: RocketMQ's spelling.
     destroy_maped_file_interval_forcibly: int = _option("destroyMapedFileIntervalForcibly", 120_000, dynamic=True)
     #: RocketMQ's spelling.
-    redelete_hanged_file_interval: int = _option("redeleteHangedFileInterval", 120_000, dynamic=True)
+    redelete_hanged_file_interval: int = _option("redeleteHangedFileInterval", 120_000, effect=False)
 
     def __post_init__(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """The settings of the broker: keys, defaults, text and updates from remote."""
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from cometmq.broker.config import BrokerConfig, ConfigError, ConfigRefused, from_sources, local_address
 from cometmq.broker.config_keys import WITHOUT_MEANING
 from cometmq.broker.store.options import KEYS as STORE_KEYS
+from cometmq.broker.store.options import StoreOptions
 from cometmq.options import options_of
 from cometmq.protocol import properties_text
 
@@ -200,6 +202,17 @@ def test_keys_without_effect_are_named_when_they_are_set() -> None:
     )
     assert changed.without_effect() == ["enablePropertyFilter", "sendMessageThreadPoolNums"]
     assert changed.to_properties()["sendMessageThreadPoolNums"] == "64"
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, StoreOptions])
+def test_key_has_an_effect_only_when_something_reads_it(kind: type) -> None:
+    root = Path(__file__).parents[2]
+    code = "\n".join(path.read_text() for path in (root / "broker").rglob("*.py"))
+    read = set(re.findall(r"\.([a-z0-9_]+)\b", code))
+    effective = {field.name for field in options_of(kind).values() if field.metadata["effect"]}
+    idle = {field.name for field in options_of(kind).values() if not field.metadata["effect"]}
+    assert effective - read == set()
+    assert not any(field.metadata["dynamic"] for field in options_of(kind).values() if field.name in idle)
 
 
 def test_paths_of_the_store_are_shown_as_they_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
