@@ -280,11 +280,12 @@ class Connection(asyncio.BufferedProtocol):
 
     def waiting_bytes(self) -> int:
         """How many bytes of the peer lie in the kernel, unread; 0 where the system does not tell."""
-        if sys.platform == "win32" or self.is_lost:
+        sock = None if self.is_lost else self._transport.get_extra_info("socket")
+        if sys.platform == "win32" or sock is None:
             return 0
         count = array.array("i", [0])
         try:
-            fcntl.ioctl(self._transport.get_extra_info("socket").fileno(), termios.FIONREAD, count)
+            fcntl.ioctl(sock.fileno(), termios.FIONREAD, count)
         except (OSError, ValueError):  # closed a moment ago
             return 0
         return count[0]

@@ -37,6 +37,7 @@ SMALL = {
     "mappedFileSizeConsumeQueue": "6000",
     "maxHashSlotNum": "1000",
     "maxIndexNum": "4000",
+    "waitTimeMillsInSendQueue": "20000",  # busy cores shall be slow, not refused
 }
 
 
