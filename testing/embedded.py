@@ -26,6 +26,9 @@ _T = TypeVar("_T")
 #: A store that lives as long as a test needs no files of a gigabyte.
 SMALL_STORE = {"mappedFileSizeCommitLog": str(64 * 1024**2), "commitLogReserveStep": str(1024**2)}
 
+#: A broker that shares its cores, and its interpreter, with a test shall be slow there and not refuse messages.
+PATIENT = {"waitTimeMillsInSendQueue": "10000", "waitTimeMillsInPullQueue": "60000"}
+
 #: Seconds that a start or a call may take before the test is told that something hangs.
 PATIENCE = 60.0
 
@@ -186,7 +189,7 @@ class EmbeddedBroker:
         nameserver, broker = self._ports
         defaults = SMALL_STORE if self._store is None else {}
         config = standalone_config(
-            {**defaults, **self._settings}, {}, nameserver=f"127.0.0.1:{nameserver}", store=str(self.store)
+            {**PATIENT, **defaults, **self._settings}, {}, nameserver=f"127.0.0.1:{nameserver}", store=str(self.store)
         )
         config = dataclasses.replace(config, listen_port=broker)
         both = Standalone(
