@@ -1,7 +1,7 @@
 """A broker whose disk is too slow: sends that wait over 200 ms get SYSTEM_BUSY, and the broker recovers.
 
-A whole broker with its default limits, on a fake disk whose writes take 300 ms, has more senders than it can serve then.
-What it accepts is stored once, what it refuses is not stored, and when the disk is well again everybody is served.
+A whole broker with its default limits, on a fake disk whose writes take 300 ms, has more senders than it can serve
+then. What it accepts is stored once, what it refuses is not stored, and on a disk that is well again all are served.
 """
 
 import asyncio
