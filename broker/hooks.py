@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from importlib import metadata
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.errors import ProtocolError
@@ -160,8 +160,3 @@ class _Watched(Request[Any]):
         if isinstance(response, Response):
             response = self._answered(self._original, response)
         self._original.reply(response)
-
-
-def refuse(remark: str, code: int = int(ResponseCode.NO_PERMISSION)) -> NoReturn:
-    """What a plug-in calls to make a request fail."""
-    raise HookRefused(remark, code)
