@@ -59,10 +59,10 @@ async def info(broker: AdminBroker) -> dict[str, str]:
 
 
 def recorded_table() -> dict[str, str]:
-    """The table of a real broker 5.3.3. Frames were cut, so it comes from what its tool printed."""
-    text = (golden.WIRE.parent / "admin" / "brokerStatus.txt").read_text()
-    lines = text.partition("--- stdout\n")[2].partition("--- stderr")[0].splitlines()
-    return {key.strip(): value.strip("\n") for key, _, value in (line.partition(": ") for line in lines if line)}
+    """The table of a real broker 5.3.3."""
+    (first, *_) = [each for each in golden.exchanges("admin") if each.request.code == 28 and each.response]
+    assert first.response is not None
+    return KVTable.decode(first.response.body).table
 
 
 async def test_the_table_has_the_keys_and_formats_of_a_real_broker(broker: AdminBroker) -> None:
