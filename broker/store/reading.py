@@ -16,6 +16,7 @@ from cometmq.broker.store.commit_log import CommitLog, Range
 from cometmq.broker.store.consume_queue import UNIT, UNIT_SIZE, Boundary, ConsumeQueue, Entry
 from cometmq.broker.store.consume_queue_ext import ExtUnit, is_address
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
+from cometmq.broker.store.hot_walk import HotRecords, take_all, take_tagged
 from cometmq.broker.store.index import Index
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.options import BrokerRole, StoreOptions
@@ -69,10 +70,10 @@ class TagFilter:
 
     def __init__(self, codes: Iterable[int]) -> None:
         # Of a tags code the lower 32 bits are compared, as Java's intValue() does.
-        self._codes = frozenset(_int_value(code) for code in codes)
+        self.codes = frozenset(_int_value(code) for code in codes)
 
     def matches_unit(self, tags_code: int, ext: ExtUnit | None) -> bool:
-        return _int_value(tags_code) in self._codes
+        return _int_value(tags_code) in self.codes
 
     def matches_record(self, properties: bytes) -> bool:
         return True
@@ -181,6 +182,16 @@ class _Collector:
             self._file = file
         self._limit = limit
         self._run_start, self._run_end = physical, end
+        return True
+
+    def take(self, found: HotRecords) -> bool:
+        """Records that lie together in memory. False when their file is on its way out."""
+        file = found.file
+        if file is None or not file.hold():
+            return False
+        self.ranges.append(Range(file, list(found.stretches), True))
+        self.count += found.messages
+        self.size += found.size
         return True
 
     @property
@@ -307,9 +318,13 @@ class Reading:
         """Walk over units inside one file of the queue: the offset after the last one, its physical offset, and
         whether records were missing. None when there are no units at the offset.
 
-        The general walk; `_walk_plain` is the fast one.
+        The general walk. `_walk_plain` is a faster one, and nearly always `_walk_hot` will do.
         """
         scanned = max(self._filter_bytes, max_count * UNIT_SIZE) // UNIT_SIZE
+        if isinstance(queue, ConsumeQueue) and not taken.count:
+            walked = self._walk_hot(queue, offset, max_count, pull_size, wanted, taken)
+            if walked is not None:
+                return walked
         if wanted is None and isinstance(queue, ConsumeQueue):
             return self._walk_plain(queue.units(offset, scanned), offset, max_count, pull_size, taken)
         entries: Iterable[Entry] = queue.entries(offset, scanned)
@@ -346,12 +361,40 @@ class Reading:
                     skip_before = physical - physical % self._log.file_size + self._log.file_size
         return None if last < 0 else (following, last, missing)
 
+    def _walk_hot(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        pull_size: int,
+        wanted: MessageFilter | None,
+        taken: _Collector,
+    ) -> tuple[int, int, bool] | None:
+        """The same where the messages are in memory and lie in order; None when that is not so.
+
+        Hot path of most pulls. Budget: 8 us for 32 messages, 12 us for 32 out of 64 by their tags.
+        """
+        log = self._log
+        hot_from = log.max_offset - self._memory
+        most = max(min(self._hot_count, max_count), 1)
+        most_bytes = min(self._hot_bytes, pull_size)
+        if wanted is None:
+            found = take_all(log, queue.units(offset, most), hot_from, most_bytes)
+        elif isinstance(wanted, TagFilter) and queue.ext is None:
+            scanned = max(self._filter_bytes, max_count * UNIT_SIZE) // UNIT_SIZE
+            found = take_tagged(log, queue.units(offset, scanned), wanted.codes, most, hot_from, most_bytes)
+        else:
+            return None
+        if found is None or (found.file is not None and not taken.take(found)):
+            return None
+        return offset + found.scanned, found.last, False
+
     def _walk_plain(
         self, units: bytes, offset: int, max_count: int, pull_size: int, taken: _Collector
     ) -> tuple[int, int, bool] | None:
         """The same for units of which every message is wanted.
 
-        Hot path of most pulls. Budget: 0.4 us a message that goes on where the last one ended, 0.8 us another one.
+        Budget: 0.4 us a message that goes on where the last one ended, 0.8 us another one.
         """
         hot_from = self._log.max_offset - self._memory
         hot_bytes, hot_count = min(self._hot_bytes, pull_size), min(self._hot_count, max_count)

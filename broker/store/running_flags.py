@@ -19,6 +19,8 @@ class Flag(IntFlag):
     LOGIC_DISK_FULL = 64
 
 
+# Plain integers: the operators of an enumeration take a microsecond, and these are asked with every put and read.
+_UNREADABLE = int(Flag.NOT_READABLE)
 _UNWRITABLE = int(
     Flag.NOT_WRITABLE | Flag.LOGICS_QUEUE_ERROR | Flag.INDEX_ERROR | Flag.DISK_FULL | Flag.FENCED | Flag.LOGIC_DISK_FULL
 )
@@ -52,7 +54,7 @@ class RunningFlags:
 
     @property
     def readable(self) -> bool:
-        return not self.bits & Flag.NOT_READABLE
+        return not self.bits & _UNREADABLE
 
     @property
     def writable(self) -> bool:
