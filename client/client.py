@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
@@ -28,7 +28,11 @@ from cometmq.remoting.errors import TransportError
 from cometmq.remoting.tls import ClientTlsOptions
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.push import Handler, PushConsumer
+    from cometmq.client.consumer.subscriptions import Subscription
+    from cometmq.client.message import SendReceipt
     from cometmq.client.producer import Producer
+    from cometmq.client.producer.outgoing import Outgoing
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,8 @@ HEARTBEAT_INTERVAL = 30.0
 LOOKUP_INTERVAL = 120.0
 #: Seconds for route queries, heartbeats and the like (mqClientApiTimeout).
 API_TIMEOUT = 3.0
+#: The group of messages that a client sends by itself.
+INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
 class Member(Protocol):
@@ -104,6 +110,7 @@ class Client:
         self._ext_hook = keys if keys.is_needed else None
         self.producers: dict[str, ProducerMember] = {}
         self.consumers: dict[str, ConsumerMember] = {}
+        self._inner_producer: Producer | None = None
         self._state = "new"
         self._pid = os.getpid()
 
@@ -171,6 +178,25 @@ class Client:
         from cometmq.client.producer import Producer
 
         return Producer(self, group, **options)
+
+    def push_consumer(
+        self,
+        group: str,
+        subscriptions: "Mapping[str, Subscription]",
+        handler: "Handler | None" = None,
+        **options: Any,
+    ) -> "PushConsumer":
+        """A consumer of a group that gets its messages by itself; start it with `async with`."""
+        from cometmq.client.consumer.push import PushConsumer
+
+        return PushConsumer(self, group, subscriptions, handler, **options)
+
+    async def send_internally(self, outgoing: "Outgoing") -> "SendReceipt":
+        """Send a message of the client's own: one that a consumer tries again."""
+        if self._inner_producer is None:
+            self._inner_producer = self.producer(INNER_PRODUCER)
+            await self._inner_producer.start()
+        return await self._inner_producer.send_prepared(outgoing)
 
     def add_producer(self, member: ProducerMember) -> None:
         self.check_running()

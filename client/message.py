@@ -125,6 +125,9 @@ class SendReceipt(msgspec.Struct, frozen=True):
 class Delivery(Protocol):
     """How a received message is settled: through the assignment that delivered it."""
 
+    def settle(self, message: "ReceivedMessage") -> None:
+        """It is done."""
+
     async def ack(self, message: "ReceivedMessage") -> None: ...
 
     async def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
@@ -225,6 +228,11 @@ class ReceivedMessage:
         return self._record
 
     # Settling
+
+    @property
+    def delivery(self) -> Delivery:
+        """Who delivered it, and settles it."""
+        return self._delivery
 
     async def ack(self) -> None:
         """It is done: it does not come again."""

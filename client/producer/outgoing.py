@@ -51,6 +51,9 @@ class Outgoing(msgspec.Struct):
     flag: int = 0
     sys_flag: int = 0
     is_batch: bool = False
+    #: Of a message that is tried again.
+    reconsume_times: int = 0
+    max_reconsume_times: int | None = None
 
 
 class Packer:

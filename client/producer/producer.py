@@ -223,6 +223,10 @@ class Producer:
             receipts += _receipts_of(receipt, keys)
         return receipts
 
+    async def send_prepared(self, outgoing: Outgoing) -> SendReceipt:
+        """Send what was packed elsewhere: messages that are tried again."""
+        return await self._send_outgoing(outgoing.topic, outgoing, None, self._send_timeout)
+
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that can be sent to."""
         self._check_open()
@@ -351,9 +355,9 @@ class Producer:
             wall_millis(),
             outgoing.flag,
             outgoing.properties,
-            0,
+            outgoing.reconsume_times,
             False,
-            None,
+            outgoing.max_reconsume_times,
             outgoing.is_batch,
             queue.broker_name,
         )

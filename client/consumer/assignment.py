@@ -1,0 +1,228 @@
+"""A queue that this member of the group has: its window, its pull loop, and how its messages are settled.
+
+`Assignment` is the delivery of the messages that it handed out. A queue that was taken away settles nothing any more:
+whoever has it now gets the messages again. RocketMQ's ProcessQueue with its PullRequest.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from cometmq.client.consumer.pulling import PullLoop, PullRequest
+from cometmq.client.consumer.subscriptions import TagCheck
+from cometmq.client.consumer.window import Window
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.queues import MessageQueue
+from cometmq.protocol import properties as props
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.record import Record
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.push import PushConsumer
+
+log = logging.getLogger(__name__)
+
+#: Seconds until a message that could not be given back is tried again here.
+TRY_AGAIN = 5.0
+#: Seconds that a lock counts without being renewed.
+LOCK_LIFETIME = 30.0
+
+
+class Assignment:
+    """One queue. Mutable state: window, ready messages, lock, and whether it is still ours."""
+
+    def __init__(
+        self, consumer: "PushConsumer", queue: MessageQueue, subscription: SubscriptionData, level: int = 0
+    ) -> None:
+        self._consumer = consumer
+        self.queue = queue
+        self.subscription = subscription
+        self.level = level
+        self.is_ordered = consumer.ordered
+        self.window = Window()
+        self.ready: deque[ReceivedMessage] = deque()
+        self.in_line = False
+        #: It was taken away, or the consumer closes: nothing is committed any more.
+        self.is_dropped = False
+        #: Ordered: messages that were handed out and are not settled.
+        self.taken = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        #: When its lock on the broker was last renewed (monotonic); None: it is not locked.
+        self.locked_at: float | None = None
+        self._room: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.loop: PullLoop | None = None
+
+    # Pulling
+
+    def start(self, offset: int) -> None:
+        """Pull from an offset on."""
+        consumer = self._consumer
+        self.loop = PullLoop(
+            consumer.pulls,
+            self.queue,
+            offset,
+            request=self._request,
+            found=self._found,
+            nothing=self._nothing,
+            moved=self._moved,
+            room=self._has_room,
+            check=TagCheck(self.subscription),
+            interval=consumer.options.pull_interval,
+        )
+        self._task = consumer.scheduler.spawn(self.loop.run(), f"pull of {self.queue}")
+
+    def stop(self) -> None:
+        """No more pulls."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    def drop(self) -> None:
+        """It is not ours any more."""
+        self.is_dropped = True
+        self.stop()
+        self.ready.clear()
+
+    def _request(self, offset: int) -> PullRequest:
+        consumer = self._consumer
+        known = consumer.offsets_store.known(self.queue) if consumer.is_clustering else None
+        options = consumer.options
+        return PullRequest(
+            self.queue,
+            offset,
+            self.subscription,
+            options.pull_batch_size,
+            options.pull_batch_bytes,
+            commit=known if known else None,
+        )
+
+    def _has_room(self) -> "asyncio.Future[None] | None":
+        options, window = self._consumer.options, self.window
+        if (
+            len(window) <= options.max_cached
+            and window.size <= options.max_cached_bytes
+            and (self.is_ordered or window.span <= options.max_span)
+            and not self._consumer.is_suspended
+        ):
+            return None
+        if self._room is None or self._room.done():
+            self._room = asyncio.get_running_loop().create_future()
+        return self._room
+
+    def look_for_room(self) -> None:
+        """Something was settled, or the consumer goes on: the pull loop looks again."""
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
+
+    def _found(self, records: list[Record]) -> None:
+        queue, group_retry = self.queue, self._consumer.retry_topic
+        messages = []
+        for record in records:
+            topic = queue.topic
+            if topic == group_retry:
+                raw = props.find(record.properties, b"RETRY_TOPIC")
+                topic = topic if raw is None else raw.decode("utf-8", "replace")
+            messages.append(ReceivedMessage(record, queue, self._consumer.shown_topic(topic), self))
+        self.ready.extend(self.window.add(messages))
+        if not self.taken or not self.is_ordered:
+            self._consumer.line.enter(self)
+
+    def _nothing(self, offset: int) -> None:
+        if not len(self.window):
+            self._commit(offset)
+
+    def _moved(self, offset: int) -> None:
+        """The offset is not there: everything of this queue begins anew at another one."""
+        self._consumer.restart_queue(self, offset)
+
+    def _commit(self, offset: int) -> None:
+        if not self.is_dropped:
+            self._consumer.offsets_store.update(self.queue, offset, increase_only=not self.is_ordered)
+
+    # Settling
+
+    async def ack(self, message: ReceivedMessage) -> None:
+        self.settle(message)
+
+    def settle(self, message: ReceivedMessage) -> None:
+        """A message is done."""
+        offset = self.window.settle(message.queue_offset)
+        self._consumer.handed_back(message)
+        if offset is None:
+            return
+        self._commit(offset)
+        if self._room is not None:
+            self.look_for_room()
+        if self.is_ordered:
+            self._next_in_order()
+
+    async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
+        """A message failed: it comes again, here (ordered) or by the retry topic."""
+        if self.is_dropped or message.queue_offset not in self.window:
+            self._consumer.handed_back(message)
+            return
+        if self.is_ordered:
+            await self._retry_in_order(message)
+        elif not self._consumer.is_clustering:
+            log.warning("%r failed and is dropped: a broadcasting group has no retries", message)
+            self.settle(message)
+        elif await self._consumer.send_back(message, delay_level):
+            self.settle(message)
+        else:
+            self._consumer.handed_back(message)
+            message.reconsume_times += 1
+            self._consumer.later(TRY_AGAIN, lambda: self._again([message]))
+
+    async def _retry_in_order(self, message: ReceivedMessage) -> None:
+        consumer = self._consumer
+        most = consumer.options.max_reconsume_times
+        if 0 <= most <= message.reconsume_times and await consumer.send_to_retry_topic(message, most):
+            self.settle(message)
+            return
+        message.reconsume_times += 1
+        self._consumer.handed_back(message)
+        # It stays the first of its queue; the others behind it wait with it.
+        self._release()
+        self.ready.appendleft(message)
+        self._consumer.later(consumer.options.suspend, self.enter_if_idle)
+
+    def _next_in_order(self) -> None:
+        self._release()
+        self.enter_if_idle()
+
+    def hold(self, count: int) -> None:
+        """Ordered: so many messages are being processed now."""
+        self.taken += count
+        self._idle.clear()
+
+    def _release(self) -> None:
+        self.taken -= 1
+        if self.taken <= 0:
+            self._idle.set()
+
+    async def until_idle(self, seconds: float) -> bool:
+        """Wait until nothing of it is being processed; whether that came in time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def enter_if_idle(self) -> None:
+        """Stand in line again, unless something of it is being processed."""
+        if not self.taken and not self.is_dropped:
+            self._consumer.line.enter(self)
+
+    def _again(self, messages: list[ReceivedMessage]) -> None:
+        if not self.is_dropped:
+            self.ready.extendleft(reversed(messages))
+            self._consumer.line.enter(self)
+
+    # Locks
+
+    def has_lock(self, now: float) -> bool:
+        return self.locked_at is not None and now - self.locked_at < LOCK_LIFETIME

@@ -1,0 +1,451 @@
+"""The push consumer: messages come by themselves, to a handler or to whoever iterates.
+
+It puts the parts together: rebalance gives assignments, assignments pull and settle, the line hands messages out, and
+here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consume services.
+"""
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+import msgspec
+
+from cometmq.client.consumer.allocate import Averagely, Strategy
+from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.consumer.giving_back import GivingBack
+from cometmq.client.consumer.line import Line, Source
+from cometmq.client.consumer.offsets import BrokerOffsets, FileOffsets, OffsetStore, local_offsets_file
+from cometmq.client.consumer.options import PushOptions, StartFrom
+from cometmq.client.consumer.pulling import Pulls
+from cometmq.client.consumer.rebalance import LOCK_INTERVAL, Rebalance
+from cometmq.client.consumer.running_info import consume_result, running_info
+from cometmq.client.consumer.subscriptions import (
+    Priorities,
+    Subscription,
+    check_subscriptions,
+    retry_subscription,
+    subscription_data,
+)
+from cometmq.client.errors import Closed, RetryFrom, RetryLater
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.queues import MessageQueue
+from cometmq.client.scheduler import Scheduler
+from cometmq.protocol import names, namespaces
+from cometmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from cometmq.protocol.message_id import wall_millis
+from cometmq.protocol.record import Record
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ReceivedMessage], Awaitable[None] | None]
+BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[None] | None]
+QueueListener = Callable[[str, Sequence[MessageQueue]], None]
+
+#: Handlers that run at once, when there is a handler.
+CONCURRENCY = 20
+#: A worker lets others run after so many messages that never waited for anything.
+MESSAGES_IN_A_ROW = 64
+#: Levels at which messages that took too long are given back.
+EXPIRED_LEVEL = 3
+
+
+class PushConsumer:
+    """A member of a consumer group. Made by `client.push_consumer(...)`; use it with `async with`.
+
+    Mutable state: the assignments by queue, the line of ready messages, and what was handed out and is not settled.
+    """
+
+    def __init__(
+        self,
+        client: "Client",
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        handler: Handler | None = None,
+        *,
+        batch_handler: BatchHandler | None = None,
+        batch_size: int = 1,
+        ordered: bool = False,
+        concurrency: int | None = None,
+        allocate: Strategy | None = None,
+        offsets_folder: str | None = None,
+        queue_listener: QueueListener | None = None,
+        **options: Any,
+    ) -> None:
+        names.validate_group(group)
+        if group == "DEFAULT_CONSUMER":
+            raise ValueError("DEFAULT_CONSUMER is the name of no group: choose one for your application")
+        if handler is not None and batch_handler is not None:
+            raise ValueError("give a handler or a batch_handler, not both")
+        self.client = client
+        self.group = namespaces.wrap(client.namespace, group)
+        self.ordered = ordered
+        self.options = _options(options)
+        self.allocate: Strategy = allocate or Averagely()
+        self._handler, self._batch_handler = handler, batch_handler
+        self._batch_size = batch_size if batch_handler is not None else 1
+        self.concurrency = concurrency if concurrency is not None else CONCURRENCY if self.has_handler else 1
+        self._offsets_folder = offsets_folder
+        self._queue_listener = queue_listener
+        wanted = check_subscriptions(subscriptions)
+        self._levels = (
+            {self._wire(topic): level for level, topic in enumerate(wanted)}
+            if isinstance(subscriptions, Priorities)
+            else {}
+        )
+        self.retry_topic = names.retry_topic(self.group)
+        version = wall_millis()
+        #: Topic on the wire -> what is wanted of it.
+        self.subscriptions: dict[str, SubscriptionData] = {
+            self._wire(topic): subscription_data(self._wire(topic), each, version) for topic, each in wanted.items()
+        }
+        if self.is_clustering:
+            self.subscriptions[self.retry_topic] = retry_subscription(self.group, version)
+        self.assignments: dict[MessageQueue, Assignment] = {}
+        self.line = Line(len(self._levels) or 1)
+        self.is_suspended = False
+        self.started_at = 0
+        self._state = "new"
+        self._unsettled: dict[ReceivedMessage, float] = {}
+        self._slot_waiters: list[asyncio.Future[None]] = []
+        self._running: set[asyncio.Task[Any]] = set()
+
+    # Its life
+
+    async def start(self) -> None:
+        if self._state != "new":
+            raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
+        self.client.add_consumer(self)
+        self._state = "open"
+        self.started_at = wall_millis()
+        self._loop = asyncio.get_running_loop()
+        self.scheduler = Scheduler()
+        self.pulls = Pulls(self.client, self.group)
+        self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
+        self._pool: ThreadPoolExecutor | None = None
+        self.offsets_store: OffsetStore = await self._open_offsets()
+        self.rebalance = Rebalance(self)
+        await self.client.routes.refresh(topic for topic in self.subscriptions if topic != self.retry_topic)
+        await self.client.heartbeats.beat()
+        self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
+        self.scheduler.every(self.options.persist_interval, self._persist, "commit of the offsets")
+        self.scheduler.every(self.options.consume_timeout, self._expire, "look for messages that take too long")
+        if self.needs_locks:
+            self.scheduler.every(LOCK_INTERVAL, self.rebalance.renew_locks, "renewal of the locks", first=1.0)
+        if self.has_handler:
+            for number in range(self.concurrency):
+                task = self.scheduler.spawn(self._work(), f"worker {number} of {self.group}")
+                self._running.add(task)
+
+    async def close(self) -> None:
+        """Finish what runs, commit, unlock and leave. Messages that were not processed come to others."""
+        if self._state != "open":
+            self._state = "closed"
+            return
+        self._state = "closing"
+        for assignment in self.assignments.values():
+            assignment.stop()
+            assignment.ready.clear()
+        self.line.wake_all()
+        self._free_slots(everybody=True)
+        await self._finish_workers()
+        for message in self._unsettled:
+            log.warning("%r was taken and never settled: it comes again", message)
+        await self._persist()
+        for assignment in self.assignments.values():
+            assignment.drop()
+        if self.needs_locks:
+            await self.rebalance.unlock(self.assignments)
+        self.assignments.clear()
+        await self.client.remove_consumer(self)
+        await self.scheduler.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        self._state = "closed"
+
+    async def _finish_workers(self) -> None:
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        if running:
+            _, late = await asyncio.wait(running, timeout=self.options.close_timeout)
+            for task in late:
+                log.warning("%s did not finish within %g s", task.get_name(), self.options.close_timeout)
+                task.cancel()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _open_offsets(self) -> OffsetStore:
+        if self.is_clustering:
+            return BrokerOffsets(self.client, self.group)
+        name = f"{self.client.address}@{self.client.instance_name or 'DEFAULT'}"
+        offsets = FileOffsets(local_offsets_file(self._offsets_folder, name, self.group))
+        await offsets.load()
+        return offsets
+
+    def suspend(self) -> None:
+        """Take no more messages; what was pulled is processed."""
+        self.is_suspended = True
+
+    def resume(self) -> None:
+        self.is_suspended = False
+        for assignment in self.assignments.values():
+            assignment.look_for_room()
+        self.rebalance.soon()
+
+    # What the parts ask
+
+    @property
+    def is_clustering(self) -> bool:
+        return self.options.model is MessageModel.CLUSTERING
+
+    @property
+    def needs_locks(self) -> bool:
+        return self.ordered and self.is_clustering
+
+    def _wire(self, topic: str) -> str:
+        return namespaces.wrap(self.client.namespace, topic) if self.client.namespace else topic
+
+    def shown_topic(self, topic: str) -> str:
+        """A topic as its user wrote it."""
+        return namespaces.unwrap(self.client.namespace, topic) if self.client.namespace else topic
+
+    def level_of(self, topic: str) -> int:
+        return self._levels.get(topic, len(self._levels) - 1 if self._levels else 0)
+
+    def topics(self) -> Iterable[str]:
+        return self.subscriptions
+
+    def heartbeat(self) -> ConsumerData:
+        start = self.options.start_from
+        where = (
+            ConsumeFromWhere.TIMESTAMP
+            if isinstance(start, datetime)
+            else ConsumeFromWhere.FIRST_OFFSET
+            if start is StartFrom.FIRST
+            else ConsumeFromWhere.LAST_OFFSET
+        )
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.PASSIVELY.value,
+            message_model=self.options.model.value,
+            consume_from_where=where.value,
+            subscription_data_set=list(self.subscriptions.values()),
+        )
+
+    def later(self, seconds: float, callback: Callable[[], None]) -> None:
+        """Call back, unless the consumer has closed by then."""
+
+        async def wait() -> None:
+            await asyncio.sleep(seconds)
+            callback()
+
+        self.scheduler.spawn(wait(), "a pause")
+
+    def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None:
+        version = wall_millis()
+        data = self.subscriptions.get(topic)
+        if data is not None:
+            self.subscriptions[topic] = msgspec.structs.replace(data, sub_version=version)
+        if self._queue_listener is not None:
+            try:
+                self._queue_listener(self.shown_topic(topic), mine)
+            except Exception:
+                log.exception("the queue listener of %s failed", self.group)
+
+    def restart_queue(self, assignment: Assignment, offset: int) -> None:
+        """A queue goes on elsewhere: its messages are forgotten, and the new offset counts."""
+        queue = assignment.queue
+        assignment.drop()
+        self.assignments.pop(queue, None)
+        self.offsets_store.update(queue, offset)
+
+        async def again() -> None:
+            await self.offsets_store.persist([queue])
+            self.offsets_store.forget(queue)
+            self.rebalance.soon()
+
+        self.scheduler.spawn(again(), f"restart of {queue}")
+
+    async def send_back(self, message: ReceivedMessage, delay_level: int) -> bool:
+        return await self._giving_back.send_back(message, delay_level, self.options.retries)
+
+    async def send_to_retry_topic(self, message: ReceivedMessage, most: int) -> bool:
+        return await self._giving_back.send_again(message, most, None)
+
+    async def _persist(self) -> None:
+        await self.offsets_store.persist(list(self.assignments))
+
+    async def _expire(self) -> None:
+        """Messages that are processed for too long are given back; the running call is not disturbed."""
+        now = self._loop.time()
+        for message, since in list(self._unsettled.items()):
+            if not self.ordered and now - since >= self.options.consume_timeout:
+                log.warning("%r has been processed for %.0f s: it is given back", message, now - since)
+                await message.retry(EXPIRED_LEVEL)
+
+    # Handing out
+
+    def _take(self) -> list[ReceivedMessage] | None:
+        """The next messages, noted as unsettled; None when there are none."""
+        while (taken := self.line.take(self._batch_size)) is not None:
+            source, messages = taken
+            if self.ordered and not self._may_consume(source, messages):
+                continue
+            now = self._loop.time()
+            for message in messages:
+                self._unsettled[message] = now
+            return messages
+        return None
+
+    def _may_consume(self, source: Source, messages: list[ReceivedMessage]) -> bool:
+        """An ordered queue is consumed under its lock only."""
+        assert isinstance(source, Assignment)
+        if self.needs_locks and not source.has_lock(self._loop.time()):
+            # The renewal of the locks brings it back into the line.
+            source.ready.extendleft(reversed(messages))
+            return False
+        source.hold(len(messages))
+        return True
+
+    def handed_back(self, message: ReceivedMessage) -> None:
+        """A message is settled, or comes again: it is nobody's now."""
+        self._unsettled.pop(message, None)
+        if self._slot_waiters:
+            self._free_slots()
+
+    def _free_slots(self, *, everybody: bool = False) -> None:
+        waiters = self._slot_waiters
+        while waiters:
+            waiter = waiters.pop(0)
+            if not waiter.done():
+                waiter.set_result(None)
+                if not everybody:
+                    return
+
+    # By iteration
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ReceivedMessage:
+        """The next message, as soon as fewer than `concurrency` are unsettled. Ends when the consumer closes."""
+        while self._state == "open":
+            if len(self._unsettled) >= self.concurrency:
+                waiter: asyncio.Future[None] = self._loop.create_future()
+                self._slot_waiters.append(waiter)
+                await waiter
+                continue
+            messages = self._take()
+            if messages is not None:
+                return messages[0]
+            await self.line.wait()
+        raise StopAsyncIteration
+
+    # By handlers
+
+    async def _work(self) -> None:
+        in_a_row = 0
+        while self._state == "open":
+            messages = self._take()
+            if messages is None:
+                in_a_row = 0
+                await self.line.wait()
+                continue
+            await self._process(messages)
+            in_a_row += 1
+            if in_a_row >= MESSAGES_IN_A_ROW:
+                in_a_row = 0
+                await asyncio.sleep(0)
+
+    async def _process(self, messages: list[ReceivedMessage]) -> None:
+        """Call the handler and settle what came of it."""
+        failed_from, level = len(messages), 0
+        try:
+            await self.call_handler(messages)
+        except RetryFrom as some:
+            failed_from, level = min(max(some.index, 0), len(messages)), some.delay_level
+        except RetryLater as later:
+            failed_from, level = 0, later.delay_level
+        except Exception:
+            log.exception("the handler of %s failed for %s", self.group, ", ".join(repr(each) for each in messages))
+            failed_from = 0
+        for message in messages[:failed_from]:
+            message.delivery.settle(message)
+        # In reverse, so that an ordered queue gets them back in their order.
+        for message in reversed(messages[failed_from:]):
+            await message.retry(level)
+
+    @property
+    def has_handler(self) -> bool:
+        return self._handler is not None or self._batch_handler is not None
+
+    async def call_handler(self, messages: list[ReceivedMessage]) -> None:
+        """Call the user's function, in a thread when it is a plain one. Nothing is settled here."""
+        function: Callable[[Any], Any] | None = self._batch_handler or self._handler
+        assert function is not None
+        argument = messages if self._batch_handler is not None else messages[0]
+        if _is_coroutine(function):
+            await function(argument)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix=f"{self.group}-handler")
+        result = await self._loop.run_in_executor(self._pool, function, argument)
+        if inspect.isawaitable(result):
+            await result
+
+    # What brokers ask
+
+    def members_changed(self) -> None:
+        self.rebalance.soon()
+
+    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        """Go on from these offsets; what is being processed of these queues does not count any more."""
+        for queue, offset in offsets.items():
+            assignment = self.assignments.get(queue)
+            if assignment is not None:
+                self.restart_queue(assignment, offset)
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        found = {queue: self.offsets_store.known(queue) for queue in self.assignments if queue.topic == topic}
+        return {queue: offset for queue, offset in found.items() if offset is not None}
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return running_info(self, with_stacks=with_stacks)
+
+    async def consume_directly(self, record: Record, broker_name: str) -> ConsumeMessageDirectlyResult:
+        return await consume_result(self, record, broker_name)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_coroutine(function: Callable[..., Any]) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _options(given: dict[str, Any]) -> PushOptions:
+    if isinstance(start := given.get("start_from"), str):
+        given["start_from"] = StartFrom(start)
+    if isinstance(model := given.get("model"), str):
+        given["model"] = MessageModel(model.upper())
+    unknown = set(given) - set(PushOptions.__struct_fields__)
+    if unknown:
+        raise TypeError(f"push_consumer() has no option {', '.join(sorted(unknown))}")
+    return PushOptions(**given)

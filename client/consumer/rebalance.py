@@ -1,0 +1,260 @@
+"""Rebalance: which queues are mine, and what to do about the difference.
+
+Every 20 s, and at once when the members of the group change. A topic about which nothing can be learned keeps its
+queues. RocketMQ's RebalanceService and RebalanceImpl.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.consumer.options import StartFrom
+from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.queues import MessageQueue
+from cometmq.client.requests import ask
+from cometmq.protocol import names
+from cometmq.protocol.bodies.lists import GetConsumerListByGroupResponseBody
+from cometmq.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
+from cometmq.protocol.bodies.route import BrokerData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.requests.clients import GetConsumerListByGroup
+from cometmq.protocol.requests.offsets import GetMaxOffset, OffsetAnswer, SearchOffset
+from cometmq.remoting.errors import TransportError
+
+if TYPE_CHECKING:
+    from cometmq.client.consumer.push import PushConsumer
+
+log = logging.getLogger(__name__)
+
+#: What may go wrong with a request; the next round tries again.
+_TROUBLE = (BrokerError, ClientError, TransportError)
+#: Seconds for lock and unlock.
+LOCK_TIMEOUT = 1.0
+#: Seconds that an ordered queue is kept for a handler that is still busy with it.
+UNLOCK_PATIENCE = 20.0
+#: Seconds between two renewals of the locks.
+LOCK_INTERVAL = 20.0
+
+
+class Rebalance:
+    """Keeps the assignments of a consumer. Its mutable state is the consumer's table of assignments."""
+
+    def __init__(self, consumer: "PushConsumer") -> None:
+        self._consumer = consumer
+        self._client = consumer.client
+        self._wanted = asyncio.Event()
+
+    def soon(self) -> None:
+        """Rebalance at the next opportunity."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Rounds for ever."""
+        options = self._consumer.options
+        while True:
+            self._wanted.clear()
+            balanced = True
+            if not self._consumer.is_suspended:
+                try:
+                    balanced = await self.round()
+                except Exception:
+                    log.exception("a rebalance of %s failed", self._consumer.group)
+                    balanced = False
+            try:
+                async with asyncio.timeout(options.rebalance_interval if balanced else options.rebalance_soon):
+                    await self._wanted.wait()
+            except TimeoutError:
+                pass
+
+    async def round(self) -> bool:
+        """One round over all topics; whether every queue that is mine works."""
+        consumer = self._consumer
+        balanced = True
+        for topic in list(consumer.subscriptions):
+            mine = await self._mine(topic)
+            if mine is None:
+                balanced = False
+                continue
+            balanced &= await self._apply(topic, mine)
+        for queue in [queue for queue in consumer.assignments if queue.topic not in consumer.subscriptions]:
+            await self.drop(consumer.assignments[queue])
+        return balanced
+
+    async def _mine(self, topic: str) -> list[MessageQueue] | None:
+        """My queues of a topic; None when that cannot be said now."""
+        consumer = self._consumer
+        try:
+            route = await self._client.routes.get(topic)
+            queues = sorted(route.subscribe)
+            if not consumer.is_clustering:
+                return queues
+            clients = await self._members(route.data.broker_datas)
+        except _TROUBLE as error:
+            level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
+            log.log(level, "%s keeps its queues of %s: %s", consumer.group, topic, error)
+            return None
+        if self._client.client_id not in clients:
+            # The broker has not heard of us yet: the heartbeat is on its way.
+            await self._client.heartbeats.beat()
+            return None
+        return consumer.allocate(consumer.group, self._client.client_id, queues, clients)
+
+    async def _members(self, brokers: list[BrokerData]) -> list[str]:
+        """The members of the group, as a broker of the topic knows them."""
+        address, _ = self._client.routes.brokers.for_pull(random.choice(brokers).broker_name)
+        header = GetConsumerListByGroup(self._consumer.group)
+        answer = await ask(
+            self._client.remoting,
+            address,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+            header,
+            timeout=self._client.request_timeout,
+        )
+        return sorted(GetConsumerListByGroupResponseBody.decode(answer.body).consumer_id_list)
+
+    async def _apply(self, topic: str, mine: list[MessageQueue]) -> bool:
+        consumer = self._consumer
+        wanted = set(mine)
+        changed = False
+        for queue in [queue for queue in consumer.assignments if queue.topic == topic and queue not in wanted]:
+            await self.drop(consumer.assignments[queue])
+            changed = True
+        complete = True
+        for queue in mine:
+            if queue not in consumer.assignments:
+                added = await self._add(queue)
+                changed |= added
+                complete &= added
+        if changed:
+            consumer.assignment_changed(topic, mine)
+            await self._client.heartbeats.beat()
+        return complete
+
+    async def _add(self, queue: MessageQueue) -> bool:
+        consumer = self._consumer
+        assignment = Assignment(consumer, queue, consumer.subscriptions[queue.topic], consumer.level_of(queue.topic))
+        if consumer.needs_locks:
+            locked = await self.lock([queue])
+            if queue not in locked:
+                return False
+            assignment.locked_at = asyncio.get_running_loop().time()
+        consumer.offsets_store.forget(queue)
+        try:
+            offset = await self.start_offset(queue)
+        except _TROUBLE as error:
+            log.warning("%s: the offset of %s is not known yet: %s", consumer.group, queue, error)
+            return False
+        log.info("%s: %s begins at %d", consumer.group, queue, offset)
+        consumer.assignments[queue] = assignment
+        assignment.start(offset)
+        return True
+
+    async def drop(self, assignment: Assignment) -> None:
+        """A queue is not ours any more: commit what is done, then let it go."""
+        consumer = self._consumer
+        queue = assignment.queue
+        assignment.stop()
+        if consumer.ordered:
+            await assignment.until_idle(UNLOCK_PATIENCE)
+        await consumer.offsets_store.persist([queue])
+        assignment.drop()
+        consumer.assignments.pop(queue, None)
+        consumer.offsets_store.forget(queue)
+        consumer.pulls.forget(queue)
+        if assignment.locked_at is not None:
+            await self.unlock([queue])
+        log.info("%s: %s is let go", consumer.group, queue)
+
+    # Where to begin
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """The stored offset, else what the consumer says about new groups."""
+        stored = await self._consumer.offsets_store.read(queue)
+        if stored is not None:
+            return stored
+        start = self._consumer.options.start_from
+        is_retry = queue.topic.startswith(names.RETRY_PREFIX)
+        if isinstance(start, datetime):
+            if is_retry:
+                return await self._max_offset(queue)
+            return await self._offset_at(queue, round(start.timestamp() * 1000))
+        if start is StartFrom.FIRST or is_retry:
+            return 0
+        return await self._max_offset(queue)
+
+    async def _max_offset(self, queue: MessageQueue) -> int:
+        header = GetMaxOffset(queue.topic, queue.queue_id)
+        return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def _offset_at(self, queue: MessageQueue, timestamp: int) -> int:
+        header = SearchOffset(queue.topic, queue.queue_id, timestamp)
+        return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def _ask_offset(self, queue: MessageQueue, code: int, header: GetMaxOffset | SearchOffset) -> int:
+        address = self._client.routes.brokers.master(queue.broker_name)
+        answer = await ask(self._client.remoting, address, code, header, timeout=self._client.request_timeout)
+        return answer.header(OffsetAnswer).offset
+
+    # Locks of ordered consumers
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues on their brokers; gives those that are ours now."""
+        locked: set[MessageQueue] = set()
+        for broker, some in _by_broker(queues).items():
+            body = LockBatchRequestBody(
+                consumer_group=self._consumer.group,
+                client_id=self._client.client_id,
+                mq_set=[queue.to_wire() for queue in some],
+            )
+            try:
+                address = self._client.routes.brokers.master(broker)
+                answer = await ask(
+                    self._client.remoting, address, RequestCode.LOCK_BATCH_MQ, None, body.encode(), timeout=LOCK_TIMEOUT
+                )
+            except _TROUBLE as error:
+                log.warning("%s: queues of %s could not be locked: %s", self._consumer.group, broker, error)
+                continue
+            found = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
+            locked |= {MessageQueue.from_wire(queue) for queue in found}
+        return locked
+
+    async def renew_locks(self) -> None:
+        """Tell the brokers that we still have our queues; those that somebody else has by now are not consumed."""
+        assignments = self._consumer.assignments
+        locked = await self.lock(list(assignments))
+        now = asyncio.get_running_loop().time()
+        for queue, assignment in list(assignments.items()):
+            assignment.locked_at = now if queue in locked else None
+            if queue in locked:
+                assignment.enter_if_idle()
+
+    async def unlock(self, queues: Iterable[MessageQueue]) -> None:
+        for broker, some in _by_broker(queues).items():
+            body = UnlockBatchRequestBody(
+                consumer_group=self._consumer.group,
+                client_id=self._client.client_id,
+                mq_set=[queue.to_wire() for queue in some],
+            )
+            try:
+                address = self._client.routes.brokers.master(broker)
+                await ask(
+                    self._client.remoting,
+                    address,
+                    RequestCode.UNLOCK_BATCH_MQ,
+                    None,
+                    body.encode(),
+                    timeout=LOCK_TIMEOUT,
+                )
+            except _TROUBLE as error:
+                log.warning("%s: queues of %s could not be unlocked: %s", self._consumer.group, broker, error)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    grouped: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        grouped.setdefault(queue.broker_name, []).append(queue)
+    return grouped
