@@ -11,6 +11,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Self
 
+from cometmq.broker import remote_changes
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.groups import GroupTable
@@ -136,7 +137,7 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config = self._config
+        config = self._config = remote_changes.restore(self._config)
         if not config.is_master:
             raise StartError("brokerRole=SLAVE: this version does not replicate yet", "start it as ASYNC_MASTER")
         idle = config.without_effect()

@@ -11,10 +11,10 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from cometmq.broker import remote_changes
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.hooks import Hooks
 from cometmq.broker.overload import Overload
-from cometmq.files import write_atomically
 from cometmq.protocol.bodies.registration import DataVersion
 from cometmq.protocol.message_id import pack_host
 from cometmq.remoting.address import format_address
@@ -83,8 +83,7 @@ class BrokerState:
             config, problems = self.config.updated(properties)
             for problem in problems:
                 log.warning("update of the configuration: %s; kept the old value", problem)
-            if config.broker_config_path:
-                await asyncio.to_thread(write_atomically, config.broker_config_path, config.to_text().encode())
+            await asyncio.to_thread(remote_changes.save, config, properties)
             self.apply(config)
         log.info("configuration updated: %s", ", ".join(properties))
 

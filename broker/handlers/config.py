@@ -1,8 +1,8 @@
 """The configuration of a running broker: to look at, and to change within limits.
 
 Only keys that are declared dynamic can be changed from remote; paths, classes and commands, which were ways to run code
-in RocketMQ (CVE-2023-33246, CVE-2023-37582), never can. A change is in a file before it is answered: the one that the
-broker was started with, or `config/broker.properties` of the store. RocketMQ's Configuration.
+in RocketMQ (CVE-2023-33246, CVE-2023-37582), never can. A change is on the disk before it is answered, and a restart
+has it: see `remote_changes`. RocketMQ's Configuration.
 """
 
 from typing import TYPE_CHECKING, Final

@@ -130,6 +130,71 @@ async def test_the_table_knows_the_log_and_the_delay_levels(broker: AdminBroker)
     assert table["dispatchBehindBytes"] == "0"
 
 
+async def test_sends_and_pulls_of_clients_are_counted(broker: AdminBroker) -> None:
+    """Over the wire; a delayed message counts twice, under the topic of the delay and under its own."""
+    clock = broker.clock
+    assert isinstance(clock, FakeClock)
+    send = {
+        "producerGroup": "P",
+        "topic": TOPIC,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": 0,
+        "sysFlag": 0,
+        "bornTimestamp": 1,
+        "flag": 0,
+    }
+    for properties in ("KEYS\1a\2", "KEYS\1b\2", "DELAY\0011\2"):
+        assert (await broker.ask(10, send | {"properties": properties}, b"x")).code == 0
+    clock.set_wall(clock.wall() + 5_000)
+    broker.state.delay.poke()
+    await broker.state.delay.settle()
+    pull = {
+        "consumerGroup": "G",
+        "topic": TOPIC,
+        "queueId": 0,
+        "queueOffset": 0,
+        "maxMsgNums": 32,
+        "sysFlag": 4,
+        "commitOffset": 0,
+        "suspendTimeoutMillis": 0,
+        "subVersion": 1,
+        "subscription": "*",
+        "expressionType": "TAG",
+    }
+    assert (await broker.ask(11, pull)).code == 0
+    assert (await broker.ask(11, pull | {"queueOffset": 3})).code == 19
+    for _ in range(10):
+        broker.state.stats.tick()
+    table = await info(broker)
+    assert table["putMessageTimesTotal"] == "4"
+    assert table["msgPutTotalTodayNow"] == "3"
+    assert table["msgGetTotalTodayNow"] == "3"
+    assert sum(int(count) for count in re.findall(r"\]:(\d+)", table["putMessageDistributeTime"])) == 4
+    for name, key, count in (
+        ("TOPIC_PUT_NUMS", TOPIC, 3),
+        ("TOPIC_PUT_NUMS", "SCHEDULE_TOPIC_XXXX", 1),
+        ("GROUP_GET_NUMS", f"{TOPIC}@G", 3),
+        ("QUEUE_GET_NUMS", f"{TOPIC}@0@G", 3),
+        ("BROKER_PUT_NUMS", CLUSTER, 4),
+        ("BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC", CLUSTER, 3),
+    ):
+        answer = await broker.ask(315, {"statsName": name, "statsKey": key})
+        minute = BrokerStatsData.decode(answer.body).stats_minute
+        assert minute is not None
+        assert minute.sum == count, name
+
+
+async def test_statistics_go_with_their_topic_and_group(broker: AdminBroker) -> None:
+    broker.group("G")
+    broker.state.stats.put(TOPIC, 0, 1, 1)
+    broker.state.stats.got("G", "other", 0, 1, 1)
+    assert (await broker.ask(215, {"topic": TOPIC})).code == 0
+    assert (await broker.ask(207, {"groupName": "G"})).code == 0
+    assert (await broker.ask(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": TOPIC})).code == 1
+    assert (await broker.ask(315, {"statsName": "GROUP_GET_NUMS", "statsKey": "other@G"})).code == 1
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (1250, "1.2 KiB"), (1 << 20, "1.0 MiB"), (3 << 30, "3.0 GiB")],
@@ -194,6 +259,11 @@ def block_config_file(broker: AdminBroker) -> None:
     path = Path(broker.state.config.broker_config_path)
     path.unlink()
     (path / "in the way").mkdir(parents=True)
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
 
 
 async def settings(broker: AdminBroker) -> dict[str, str]:
@@ -275,6 +345,36 @@ async def test_a_change_that_cannot_be_saved_is_not_made(broker: AdminBroker) ->
     assert answer.code == 1
     assert answer.remark
     assert broker.state.config.store.file_reserved_time == 72
+
+
+# Settings after a restart
+
+
+async def test_without_a_configuration_file_changes_survive_a_restart_by_themselves(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    own = {"brokerConfigPath": str(store / "config" / "broker.properties")}
+    async with AdminBroker(store, **own) as broker:
+        assert (await broker.ask(25, {}, b"fileReservedTime=48\n")).code == 0
+        assert (await broker.ask(25, {}, b"longPollingEnable=false\nnoSuchKey=1\nfileReservedTime=49\n")).code == 0
+        # Only these: ports and addresses are decided at each start.
+        kept = properties_text.loads(config_file(broker))
+        assert kept == {"fileReservedTime": "49", "longPollingEnable": "false", "noSuchKey": "1"}
+    async with AdminBroker(store, **own) as broker:
+        shown = await settings(broker)
+        assert (shown["fileReservedTime"], shown["longPollingEnable"], shown["noSuchKey"]) == ("49", "false", "1")
+        assert broker.store.options.file_reserved_time == 49
+        assert not broker.state.config.long_polling_enable
+
+
+async def test_what_cannot_be_changed_from_remote_does_not_come_from_the_file_either(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    path = store / "config" / "broker.properties"
+    write(path, "brokerName=other\nfileReservedTime=soon\nbrokerConfigPath=/x\nmaxMessageSize=1000\n")
+    async with AdminBroker(store, brokerConfigPath=str(path)) as broker:
+        assert broker.state.config.broker_name == "broker-a"
+        assert broker.state.config.broker_config_path == str(path)
+        assert broker.state.config.store.file_reserved_time == 72
+        assert broker.state.config.store.max_message_size == 1000
 
 
 # Limits for cold reads
