@@ -32,6 +32,8 @@ TLS_PROPERTIES = (
     "tls.client.keyPassword",
 )
 
+#: Longest message of a record, in characters: a page of it says what there is to say.
+MAX_LOG_MESSAGE = 4000
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s - %(message)s"
 
 log = logging.getLogger(__name__)
@@ -156,8 +158,19 @@ def log_to(directory: Path | str | None, file_name: str, parts: Mapping[str, str
         logger.propagate = False
 
 
+class _Formatter(logging.Formatter):
+    """Whatever peers put into their names, a record is one line of bounded length; traces have lines of their own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = record.message
+        if len(text) > MAX_LOG_MESSAGE:
+            text = f"{text[:MAX_LOG_MESSAGE]}... ({len(text)} characters)"
+        record.message = text.replace("\r", "\\r").replace("\n", "\\n")
+        return super().formatMessage(record)
+
+
 def _add_handler(logger: logging.Logger, handler: logging.Handler) -> None:
-    handler.setFormatter(logging.Formatter(_LOG_FORMAT))
+    handler.setFormatter(_Formatter(_LOG_FORMAT))
     logger.addHandler(handler)
 
 

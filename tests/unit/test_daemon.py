@@ -68,6 +68,18 @@ def test_logs_to_rotated_files(
     assert capsys.readouterr().out == ""
 
 
+def test_a_record_is_one_line_whatever_peers_call_themselves(
+    root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to(None, "x.log")
+    logging.getLogger("cometmq.x").info("a peer called %s", "you\n2026-01-01 00:00:00,000 ERROR forged\r")
+    logging.getLogger("cometmq.x").info("a peer called %s", "y" * 1_000_000)
+    forged, long = capsys.readouterr().out.splitlines()
+    assert forged.endswith("a peer called you\\n2026-01-01 00:00:00,000 ERROR forged\\r")
+    assert long.endswith("y... (1000014 characters)")
+    assert len(long) < 5000
+
+
 def test_log_directory_that_cannot_be_made(root_logger: logging.Logger, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(StartError, match=str(tmp_path / "file")) as caught:
