@@ -79,6 +79,7 @@ class PullRequests:
         self._held = state.held_pulls
         self._runner = state.runner
         self._store = state.store
+        self._monotonic = state.clock.monotonic
         self._checks = PullChecks(state)
         #: The smallest id among the living brokers of this name: not 0 when the master has gone, as replication knows.
         self.min_broker_id = 0
@@ -217,8 +218,13 @@ class PullRequests:
             # Who waited in vain behind slow reads and left must not make others wait.
             return b"" if request.connection.is_lost else found.read()
 
+        header = request.header
+        began = self._monotonic()
+
         def done(body: bytes | None, error: Exception | None) -> None:
             found.release()
+            milliseconds = int((self._monotonic() - began) * 1000)
+            self._stats.get_latency(header.consumer_group, header.topic, header.queue_id, milliseconds)
             if error is None:
                 request.reply(Response(_FOUND, answer, body or b""))
             else:
