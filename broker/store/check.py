@@ -204,7 +204,8 @@ class Check:
             Scanner(DelayLevels.parse(options.message_delay_level)),
             checkpoint,
             report,
-            clean=clean,
+            # Where only the process died nothing is torn that has a record behind it.
+            whole=clean or Marks(self.disk, self.root).same_life,
             progress=self._progress,
         )
 

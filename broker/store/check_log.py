@@ -80,7 +80,7 @@ class LogCheck:
         checkpoint: Checkpoint,
         report: Report,
         *,
-        clean: bool,
+        whole: bool,
         progress: Progress | None = None,
     ) -> None:
         self._disk = disk
@@ -89,7 +89,7 @@ class LogCheck:
         self._scanner = scanner
         self._checkpoint = checkpoint
         self._report = report
-        self._clean = clean
+        self._whole = whole
         self._progress = progress
         self.file_size = file_size
         self.files, _ = find_files(disk, folder, file_size, Kind.LOG_FILE, report)
@@ -221,12 +221,15 @@ class LogCheck:
 
     def _is_torn(self, file: LogFile, result: Scanned) -> bool:
         """Whether recovery would end the log here although good records follow: as a power loss leaves it."""
-        if self._clean:
+        if self._whole:
             return False
         commit_log = CommitLog(self._disk, self._folder, self.file_size, Watermarks(), runner=ManualRunner())
         commit_log.files.files = self.files
         tail = TailReader(self._disk, self._root, commit_log, self._scanner).look(file.start + result.position)
-        return tail.good is not None and tail.torn and tail.good[1] >= self._checkpoint.physic_msg_timestamp
+        torn = tail.good is not None and tail.torn and tail.good[1] >= self._checkpoint.physic_msg_timestamp
+        # Recovery gets no further than the first bad place; and each look reads the rest of the log.
+        self._whole = not torn
+        return torn
 
     # Blank records
 

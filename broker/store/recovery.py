@@ -17,21 +17,17 @@ import msgspec
 
 from cometmq.broker.store.checkpoint import Checkpoint
 from cometmq.broker.store.commit_log import CommitLog
-from cometmq.broker.store.consume_queue import ConsumeQueue
-from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
+from cometmq.broker.store.consume_queues import ConsumeQueues
 from cometmq.broker.store.dispatch import Dispatch, DispatchRequest
 from cometmq.broker.store.errors import StoreDamaged
 from cometmq.broker.store.index import Index
-from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.options import StoreOptions
+from cometmq.broker.store.queue_agreement import QueueAgreement, QueueBehind
 from cometmq.broker.store.scan import Scanner, Stop, Verify
 from cometmq.broker.store.tail import TailReader
 from cometmq.broker.store.tickets import Watermarks
 from cometmq.broker.store.transforms import TopicKinds
-from cometmq.protocol import names
-from cometmq.protocol.errors import RecordError
-from cometmq.protocol.record import decode_record
 
 log = logging.getLogger(__name__)
 
@@ -60,10 +56,6 @@ class Recovered(msgspec.Struct, frozen=True):
     quarantined: tuple[str, ...] = ()
 
 
-class _QueueBehind(Exception):
-    """Is raised and caught here when a queue lacks messages that come before the scan."""
-
-
 class Recovery:
     """One recovery of one store."""
 
@@ -82,6 +74,7 @@ class Recovery:
         options: StoreOptions,
         progress: Progress | None = None,
         repair: bool = False,
+        intact: bool = False,
         before_change: Callable[[], None] | None = None,
     ) -> None:
         self._log = commit_log
@@ -92,10 +85,12 @@ class Recovery:
         self._scanner = scanner
         self._dispatch = dispatch
         self._tail = tail
-        self._topics = topics
+        self._agreement = QueueAgreement(commit_log, queues, topics)
         self._index_safe = options.message_index_safe
         self._progress = progress
         self._repair = repair
+        #: Whether the machine has run on since the store was used: only the process died.
+        self._intact = intact
         #: Called before the first request is dispatched.
         self._before_change = before_change
         self._verify = Verify.NOTHING
@@ -105,6 +100,7 @@ class Recovery:
         #: Whether the scan begins with the first file: nothing that comes before can be missing then.
         self._from_first = False
         self._dispatched = 0
+        self._rebuilt = False
         self._stop, self._reason = Stop.ENOUGH, ""
         self._last: tuple[int, int] = (0, 0)
 
@@ -124,8 +120,9 @@ class Recovery:
         begin, skim_before = self._where_to_begin(files)
         try:
             end = self._scan(files, begin, skim_before)
-        except _QueueBehind as reason:
+        except QueueBehind as reason:
             log.warning("%s: all queues are compared with the whole log", reason)
+            self._before_rebuild()
             begin = 0
             end = self._scan(files, 0, -1)
         start = files[begin].start
@@ -142,7 +139,7 @@ class Recovery:
 
     def _where_to_begin(self, files: list[LogFile]) -> tuple[int, int]:
         """The number of the first file to scan, and the offset before which its records are only looked at."""
-        known = self._check_ends() if self._clean else self._queues.max_physical
+        known = self._agreement.check_ends(self._before_rebuild) if self._clean else self._queues.max_physical
         by_queues = self._start_file(files, known)
         if self._clean:
             safe = known
@@ -179,49 +176,6 @@ class Recovery:
         out: list[DispatchRequest] = []
         self._scanner.scan(file.view(), file.start, 0, file.size, out, count=1, verify=self._verify)
         return out[0] if out else None
-
-    def _check_ends(self) -> int:
-        """After a clean exit the end of each queue was found by a search: ask the log whether it is right.
-
-        Gives the end of the last record that any queue knows.
-        """
-        lost = False
-        open_files = self._queues.upkeep.open_files
-        kept = open_files.snapshot()
-        for queue in self._queues:
-            # Ten thousand queues shall not keep a file open each because they were looked at.
-            open_files.close_but(kept)
-            if not self._agrees(queue):
-                queue.recover(thorough=True)
-                if not self._agrees(queue):
-                    log.error("%s-%d does not agree with the log: it is built anew", queue.topic, queue.queue_id)
-                    queue.destroy()
-                    lost = True
-        open_files.close_but(kept)
-        return -1 if lost else self._queues.max_physical
-
-    def _agrees(self, queue: AnyQueue) -> bool:
-        """Whether the last message of a queue is what the log says."""
-        last = queue.max_offset - 1
-        unit = queue.unit(last) if last >= queue.min_offset else None
-        if unit is None or unit[0] < self._log.min_offset:
-            return True
-        file = self._log.files.find(unit[0])
-        if file is None:
-            # Beyond the log: cut later.
-            return True
-        try:
-            record = decode_record(file.view(), unit[0] - file.start, check_crc=False, read_body=False)
-        except RecordError:
-            return False
-        if record.size != unit[1]:
-            return False
-        if queue.topic.startswith(names.LMQ_PREFIX) and record.topic != queue.topic:
-            return (queue.topic, last) in light_targets(record.properties)
-        offset = record.queue_offset
-        # An inner batch holds several messages.
-        right = offset <= last if queue.is_batch else offset == last
-        return record.topic == queue.topic and record.queue_id == queue.queue_id and right
 
     # The scan
 
@@ -272,60 +226,22 @@ class Recovery:
             else:
                 break
         if self._clean and skim_before >= 0:
-            self._compare(seen)
+            self._agreement.compare(seen)
         self._stop, self._reason = result.stop, result.reason
         return files[number].start + position
 
-    def _compare(self, seen: dict[tuple[bytes, int], int]) -> None:
-        """After a clean exit nothing should be missing; but somebody may have removed or put back files."""
-        for (raw, queue_id), last in seen.items():
-            topic = raw.decode("utf-8", "replace")
-            queue = self._queues.get(topic, queue_id)
-            if queue is None or queue.next_offset == 0:
-                # Deleted topics have no queues; only where the topic is known to be there has somebody lost them.
-                if self._topics.exists(topic) is True:
-                    raise _QueueBehind(f"{topic}-{queue_id} has no queue")
-            elif queue.next_offset <= last:
-                raise _QueueBehind(f"{topic}-{queue_id} ends at {queue.next_offset}, the log has message {last}")
-
     def _hand_over(self, requests: list[DispatchRequest]) -> None:
         """Dispatch requests. Queues that are not in step with the log are put in step first."""
-        exists = self._topics.exists
-        gone = {topic for topic in {request.topic for request in requests} if exists(topic) is False}
-        if gone:
-            requests = [request for request in requests if request.topic not in gone]
-        following: dict[tuple[str, int], int] = {}
-        first = 0
-        for number, request in enumerate(requests):
-            if request.sys_flag & 0x4:
-                continue
-            key = (request.topic, request.queue_id)
-            offset = request.queue_offset
-            expected = following.get(key)
-            if expected == offset:
-                # Nearly always.
-                following[key] = offset + request.batch_size
-                continue
-            queue = self._queues.get(*key)
-            if expected is None:
-                if queue is None:
-                    expected = 0
-                elif request.physical_offset + request.size <= queue.max_physical:
-                    continue
-                else:
-                    expected = queue.next_offset
-            if offset != expected:
-                if offset > expected and not self._from_first:
-                    raise _QueueBehind(f"{request.topic}-{request.queue_id} ends at {expected}, the log has {offset}")
-                self._give(requests[first:number])
-                first = number
-                following.clear()
-                if queue is None:
-                    queue = self._queues.get(*key)
-                if queue is not None and queue.next_offset:
-                    self._renumber(queue, offset)
-            following[key] = offset + request.batch_size
-        self._give(requests[first:])
+        for part in self._agreement.in_step(requests, from_first=self._from_first):
+            self._give(part)
+
+    def _before_rebuild(self) -> None:
+        """Queues are about to be filled from the first record on: a start after a death on the way does it again."""
+        if self._before_change is not None:
+            self._before_change()
+        self._rebuilt = True
+        self._checkpoint.logics_msg_timestamp = 0
+        self._checkpoint.flush()
 
     def _give(self, requests: list[DispatchRequest]) -> None:
         if requests:
@@ -333,14 +249,6 @@ class Recovery:
                 self._before_change()
             self._dispatch.hand_over(requests)
             self._dispatched += len(requests)
-
-    def _renumber(self, queue: AnyQueue, offset: int) -> None:
-        """The log goes on with another offset than the queue: the log is right, its topic was made anew."""
-        log.warning("%s-%d goes on with message %d", queue.topic, queue.queue_id, offset)
-        if isinstance(queue, ConsumeQueue) and queue.min_offset < offset < queue.next_offset:
-            queue.truncate_to(offset)
-        else:
-            queue.destroy()
 
     # The end
 
@@ -353,7 +261,9 @@ class Recovery:
             self._tail.cut(end)
             return []
         known = tail.good is not None and tail.good[1] < self._checkpoint.physic_msg_timestamp
-        damaged = tail.good is not None and (self._clean or known or not tail.torn)
+        # Only a power loss tears what comes before something that was written.
+        whole = self._clean or self._intact or known
+        damaged = tail.good is not None and (whole or not tail.torn)
         reason = self._reason or "its file goes on after the end"
         if damaged and tail.good is not None and not self._repair:
             raise StoreDamaged(
@@ -379,7 +289,7 @@ class Recovery:
 
     def _make_safe(self, start: int) -> None:
         """What was recovered must not be lost by the next crash: consumers will see it."""
-        if self._clean and not self._dispatched:
+        if self._clean and not self._dispatched and not self._rebuilt:
             return
         for file in self._log.files_between(start, self._marks.appended):
             file.sync()

@@ -19,7 +19,7 @@ from cometmq.broker.store.disk import Buffer, Disk, RealDisk
 from cometmq.broker.store.dispatch import Dispatch, Dispatcher
 from cometmq.broker.store.dispatchers import FillIndex, FillQueues
 from cometmq.broker.store.errand import Errand
-from cometmq.broker.store.errors import OptionError, StoreClosed
+from cometmq.broker.store.errors import OptionError, StoreClosed, StoreDamaged
 from cometmq.broker.store.flush import Flush, QueueFlush
 from cometmq.broker.store.gather import Gather
 from cometmq.broker.store.index import Index
@@ -189,14 +189,13 @@ class Store:
 
     def _recover(self, progress: Progress | None, repair: bool) -> Recovered:
         marks_on_disk = self._marks_on_disk
-        clean = not marks_on_disk.unclean
+        clean, intact = not marks_on_disk.unclean, marks_on_disk.same_life
         if not clean:
             log.warning("%s was not closed cleanly (process %s)", self.folder, marks_on_disk.unclean_pid() or "unknown")
         self.commit_log.load()
         self.queues.load()
         self.checkpoint.load()
         if self.index is not None:
-            intact = marks_on_disk.same_life
             self.index.load(clean=clean, safe_timestamp=self.checkpoint.index_msg_timestamp, intact=intact)
         recovery = Recovery(
             self.commit_log,
@@ -211,11 +210,12 @@ class Store:
             options=self.options,
             progress=progress,
             repair=repair,
+            intact=intact,
             before_change=marks_on_disk.set_abort if clean else None,
         )
         try:
             recovered = recovery.run(clean=clean)
-        except BaseException:
+        except StoreDamaged:
             if clean:
                 # Refused, and what was dispatched is right: the next start shall find the same as this one.
                 self._save_all()

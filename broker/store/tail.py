@@ -20,6 +20,7 @@ from cometmq.broker.store.scan import Scanner, Verify
 log = logging.getLogger(__name__)
 
 _PAGE: Final = 4096
+_SECTOR: Final = 512
 _CHUNK: Final = 1 << 20
 _ZEROS: Final = bytes(_CHUNK)
 #: The first bytes of every record's magic.
@@ -79,25 +80,37 @@ class TailReader:
         return None
 
     def _is_torn(self, end: int, good: int) -> bool:
-        """Whether a page between the two ends with nothing, as one does that was lost or written in part only."""
+        """Whether a page between the two is as a power loss leaves it: not written, or not to its end.
+
+        A disk writes whole sectors, and a turn of the log is one write: what is lost of a page is its last sector at
+        least, or all that the turn has put there.
+        """
         for file in self._files(end):
             if file.start >= good:
                 break
-            # From the end of the page in which the bad record begins to the page before the good one.
             first = max(end - file.start, 0)
             last = min(good - file.start, file.size)
+            if good >= file.end and self._ends_early(file, first):
+                return True
             border = (first // _PAGE + 1) * _PAGE
-            while border <= last:
-                if file.read(border - 1, 1) == b"\0":
+            # The first bytes of the good record's size are zeros anyway: its page may begin behind them.
+            while border <= last + 3:
+                begin = max(first, border - _SECTOR)
+                # Of the bad record that begins with the last bytes of a page the same is true.
+                if border - begin > 2 and not any(file.read(begin, border - begin)):
                     return True
                 border += _PAGE
-            # The first bytes of the good record's size are zeros anyway: its page may begin behind them.
-            if last < border <= last + 3 and last > first and not any(file.read(last - 1, border - last + 1)):
-                return True
-            if last == file.size and good >= file.end and file.read(first, 8) == bytes(8):
-                # Lost from there to the end of the file, its blank record too.
-                return True
         return False
+
+    def _ends_early(self, file: LogFile, first: int) -> bool:
+        """Whether a file was lost from its last page on, or from `first` on, its blank record too.
+
+        That page may be torn anywhere: nothing came after it in its file.
+        """
+        if file.read(first, 8) == bytes(8):
+            return True
+        borders = range((first // _PAGE + 1) * _PAGE, file.size + 1, _PAGE)
+        return any(file.read(border - 1, 1) == b"\0" for border in borders)
 
     # Putting away, after `look`
 

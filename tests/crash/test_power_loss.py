@@ -251,6 +251,8 @@ def test_a_lost_page_is_torn_wherever_the_next_record_begins(gap: int) -> None:
     assert kit.put(store, message("T", 0, body)).end_offset == 8192 - gap
     kit.put(store, message("T", 0, b"%08d" % 3 + b"y" * 600))
     kit.killed()
+    # Not a death alone: the machine has lost its power.
+    kit.fake.unlink("/store/abort.life")
     file = kit.fake.open(f"/store/commitlog/{0:020d}")
     file.write(4096, [bytes(4096)])
     file.close()

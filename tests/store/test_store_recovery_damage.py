@@ -3,8 +3,9 @@
 import pytest
 
 from cometmq.broker.store.errors import FileMissing, StoreDamaged
-from support.left_store import FILE, LOG, check_whole, flip, left, log_path, open_again, read, tree
-from support.store_kit import bodies, message, read_queue
+from cometmq.broker.store.tickets import Ticket
+from support.left_store import FILE, LOG, check_whole, flip, left, log_path, open_again, read, spoil, tree
+from support.store_kit import StoreKit, bodies, message, read_queue
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -129,3 +130,42 @@ def test_checksums_of_records_see_properties_too() -> None:
     kit, tickets = left(clean=False)
     flip(kit.fake, tickets[-10].end_offset - 20)
     assert open_again(kit).watermarks.appended == tickets[-1].end_offset, "the body's does not"
+
+
+# Torn or damaged
+
+
+def with_zeros_at_page_ends() -> tuple[StoreKit, list[Ticket]]:
+    """A killed store whose bodies are zeros: every page of the log ends with some."""
+    kit = StoreKit()
+    store = kit.opened()
+    messages = [message("T", 0, b"%08d" % number + bytes(380), KEYS=f"k{number}") for number in range(12)]
+    tickets = [kit.put(store, each) for each in messages]
+    kit.killed()
+    return kit, tickets
+
+
+@pytest.mark.parametrize("same_life", [True, False])
+def test_a_flipped_bit_is_no_tearing_although_its_page_ends_with_zeros(same_life: bool) -> None:
+    kit, tickets = with_zeros_at_page_ends()
+    hurt = next(ticket for ticket in tickets if ticket.physical_offset // 4096 < ticket.end_offset // 4096)
+    page_end = hurt.end_offset // 4096 * 4096
+    assert read(kit.fake, log_path(0))[page_end - 1] == 0
+    flip(kit.fake, hurt.physical_offset + 90)
+    if not same_life:
+        kit.fake.unlink("/store/abort.life")
+    with pytest.raises(StoreDamaged) as caught:
+        kit.store().open()
+    assert caught.value.offset == hurt.physical_offset
+
+
+@pytest.mark.parametrize("zeros", [512, 4096])
+def test_a_page_that_was_lost_is_torn_after_a_power_loss_and_damage_after_a_kill(zeros: int) -> None:
+    kit, _ = left(clean=False)
+    spoil(kit.fake, 8192 - zeros, bytes(zeros))
+    with pytest.raises(StoreDamaged):
+        kit.store().open()
+    kit.fake.unlink("/store/abort.life")
+    recovered = kit.store().open()
+    assert recovered.end <= 8192 - zeros
+    assert recovered.quarantined

@@ -1,8 +1,12 @@
 """Opening a store whose queues or index are missing, lag behind the log or lead it."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from support.left_store import FILE, LOG, check_whole, left, open_again, overwrite, read, spoil
+from cometmq.broker.store.consume_queue import UNIT
+from cometmq.broker.store.consume_queues import AnyQueue
+from support.left_store import FILE, LOG, check_whole, left, log_path, open_again, overwrite, read, spoil
 from support.store_kit import StoreKit, bodies, message, read_queue, record_at
 
 
@@ -209,3 +213,60 @@ def test_queues_that_were_only_looked_at_keep_no_file_open(clean: bool) -> None:
     store = open_again(kit)
     assert len(store.queues) == 200
     assert kit.fake.open_files < 10
+
+
+# Queue offsets that no checksum covers
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("which", [0, 1, 64, 101, 198, 199])
+@pytest.mark.parametrize("bit", [0, 1, 6, 41, 62])
+def test_a_flipped_queue_offset_hides_no_message(clean: bool, which: int, bit: int) -> None:
+    """The record says that it is another message of its queue; the ones before and after it tell which it is."""
+    kit, tickets = left(clean=clean)
+    at = tickets[which].physical_offset + 20 + 7 - bit // 8
+    old = read(kit.fake, log_path(at))[at % FILE]
+    spoil(kit.fake, at, bytes([old ^ 1 << bit % 8]))
+    store = open_again(kit)
+    found = [unit[0] for queue in store.queues for _, *unit in _entries(queue)]
+    if which < 2:
+        # The first record of a queue has none before it.
+        assert set(found) >= {ticket.physical_offset for ticket in tickets} - {tickets[which].physical_offset}
+    else:
+        assert sorted(found) == [ticket.physical_offset for ticket in tickets]
+    for ticket in tickets[2:]:
+        queue = store.queues.get("T", tickets.index(ticket) % 2)
+        assert queue is not None
+        unit = queue.unit(ticket.queue_offset)
+        assert unit is not None
+        assert unit[0] == ticket.physical_offset
+
+
+def _entries(queue: AnyQueue) -> Iterator[tuple[int, int]]:
+    for offset in range(queue.min_offset, queue.max_offset):
+        unit = queue.unit(offset)
+        assert unit is not None
+        yield offset, unit[0]
+
+
+#: A unit that falls back is cut; one that goes on in a wrong place is not, and the whole queue is built anew.
+@pytest.mark.parametrize(("last", "failing"), [((0, 100, 0), 800), ((50_000, 100, 0), 400)])
+def test_a_rebuild_that_a_failure_broke_off_is_done_again(last: tuple[int, int, int], failing: int) -> None:
+    """Queue T-0 has no message in the last files: nothing there tells that it lacks some."""
+    kit = StoreKit()
+    store = kit.opened()
+    tickets = kit.fill(store, 60, queues=1)
+    others = kit.fill(store, 200, topic="U", queues=1)
+    kit.runner.advance(70)
+    assert others[-1].physical_offset - tickets[-1].physical_offset > 2 * FILE
+    store.close()
+    # Its last unit points to another record: the queue is filled again, and the disk fails on the way.
+    overwrite(kit.fake, f"/store/consumequeue/T/0/{800:020d}", 19 * 20, UNIT.pack(*last))
+    kit.fake.fail_next("write", path=f"/consumequeue/T/0/{failing:020d}")
+    with pytest.raises(OSError, match="error"):
+        kit.store().open()
+    kit.killed()
+    again = kit.store()
+    assert not again.open().clean
+    assert [record.queue_offset for record in read_queue(again, "T", 0)] == list(range(60))
+    assert len(read_queue(again, "U", 0)) == len(others)
