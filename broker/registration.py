@@ -8,7 +8,7 @@ its business. RocketMQ's BrokerController.registerBrokerAll and BrokerOuterAPI.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 RETRY = 3.0
 #: Seconds that the farewell to a nameserver may take, and the question for its version.
 ASK_TIMEOUT = 3.0
+#: Seconds that whoever makes a topic waits for the nameservers: the client may ask them for it next.
+ANNOUNCE_WAIT = 1.0
 #: Seconds that a start waits for the nameservers: those that are there know the broker when it says that it is ready.
 FIRST_WAIT = 3.0
 
@@ -66,6 +68,7 @@ class Registration:
         """Register everywhere; returns when every nameserver was tried once, or soon when one does not answer."""
         self.state.topics.on_changed.append(self._topic_changed)
         self.state.on_config.append(self._config_changed)
+        self.state.announcement = self._announcement
         self.client.dispatcher.table.on_connection_lost.append(self._connection_lost)
         for nameserver in self.nameservers:
             self._tasks.append(asyncio.create_task(nameserver.run(), name=f"registration with {nameserver.address}"))
@@ -86,6 +89,10 @@ class Registration:
         if tasks:
             self.client.dispatcher.table.on_connection_lost.remove(self._connection_lost)
             await asyncio.gather(*(nameserver.unregister() for nameserver in self.nameservers))
+
+    def _announcement(self) -> Awaitable[None] | None:
+        waits = [wait for nameserver in self.nameservers if (wait := nameserver.told()) is not None]
+        return _all_of(waits) if waits else None
 
     def register_all(self) -> None:
         """Send everything to everybody, soon."""
@@ -164,6 +171,10 @@ class Registration:
             await asyncio.sleep(config.broker_heartbeat_interval / 1000)
 
 
+async def _all_of(waits: "list[asyncio.Future[None]]") -> None:
+    await asyncio.wait(waits, timeout=ANNOUNCE_WAIT)
+
+
 class _Nameserver:
     """What one nameserver knows of this broker, and the task that keeps it up to date."""
 
@@ -179,6 +190,8 @@ class _Nameserver:
         self._wake = asyncio.Event()
         #: Set when it was tried once.
         self.tried = asyncio.Event()
+        #: Resolved when it has been told what it has to be told now.
+        self._waiting: list[asyncio.Future[None]] = []
         self._connection: Connection | None = None
         self.is_reachable: bool | None = None
 
@@ -189,6 +202,14 @@ class _Nameserver:
     def ask_for(self, topic: str) -> None:
         self._topics[topic] = None
         self._wake.set()
+
+    def told(self) -> "asyncio.Future[None] | None":
+        """Resolved when it knows all topics as they are now, or when that failed; None when it is up to date."""
+        if self.is_reachable is not True or not (self._topics or self._all):
+            return None
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
 
     def connection_lost(self, connection: "Connection") -> None:
         # It forgets a broker whose connection has gone; a restarted one knows nothing at all.
@@ -205,6 +226,7 @@ class _Nameserver:
             self._wake.clear()
             forced, self._all = self._all, False
             topics, self._topics = list(self._topics), {}
+            waiting, self._waiting = self._waiting, []
             try:
                 if forced or by_time:
                     await self._register_all(forced=forced or bool(topics))
@@ -216,6 +238,9 @@ class _Nameserver:
             else:
                 self._succeeded()
                 delay = self._state.config.register_period
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)
             self.tried.set()
             by_time = not await self._woken(delay)
 

@@ -8,7 +8,7 @@ together.
 import asyncio
 import ipaddress
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING
 
 from cometmq.broker import remote_changes
@@ -60,6 +60,8 @@ class BrokerState:
         self.boot_time = clock.wall()
         #: Told of new settings after `config` was replaced: for hot paths that keep a copy of a value.
         self.on_config: list[Callable[[BrokerConfig], None]] = []
+        #: What to await until the nameservers know of all topics as they are now; None when nobody is to be told.
+        self.announcement: Callable[[], Awaitable[None] | None] = lambda: None
         self.data_version_of_config = DataVersion(timestamp=self.boot_time)
         self._updating = asyncio.Lock()
         #: When requests are turned away because the broker is too slow for them.

@@ -8,7 +8,7 @@ end of a put in `put_result`, when the broker is too busy in `overload`. Mirrors
 import logging
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +29,7 @@ from cometmq.protocol.errors import RecordError
 from cometmq.protocol.json_header import response_template as json_template
 from cometmq.protocol.message_id import UniqueKeyGenerator, encode_message_id, pack_host
 from cometmq.protocol.requests.send import SendMessage, SendMessageAnswer, SendMessageRefusal
-from cometmq.remoting.dispatch import LATER, Outcome, Permission, Request, Response
+from cometmq.remoting.dispatch import LATER, Permission, Request, Response, Result
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -91,7 +91,7 @@ class SendRequests:
 
     # The hot path
 
-    def send(self, request: Request[SendMessage]) -> Outcome | Response:
+    def send(self, request: Request[SendMessage]) -> Result | Awaitable[Result]:
         """One message, or a batch when the header says so; the code does not decide that."""
         header = request.header
         topic = header.topic
@@ -155,9 +155,25 @@ class SendRequests:
 
     # The careful way
 
-    def _send_carefully(self, request: Request[SendMessage]) -> Outcome | Response:
+    def _send_carefully(self, request: Request[SendMessage]) -> Result | Awaitable[Result]:
+        is_new = self._state.topics.get(request.header.topic) is None
         try:
             target = self.check(request)
+        except Refused as refused:
+            return Response(refused.code, self._refusal, remark=refused.remark)
+        if is_new and (announcement := self._state.announcement()) is not None:
+            return self._send_announced(request, target, announcement)
+        return self._take_any(request, target)
+
+    async def _send_announced(
+        self, request: Request[SendMessage], target: _Target, announcement: Awaitable[None]
+    ) -> Result:
+        """The first message of a topic: who gets the answer may ask a nameserver for the topic at once."""
+        await announcement
+        return self._take_any(request, target)
+
+    def _take_any(self, request: Request[SendMessage], target: _Target) -> Result:
+        try:
             if request.header.batch:
                 self._take_batch(request, target)
             else:

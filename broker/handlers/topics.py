@@ -4,6 +4,7 @@ Requests 17, 18, 21, 215, 305, 306, 316, 329 and 351. Mirrors a part of RocketMQ
 """
 
 import logging
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Final
 
 from cometmq.broker import attributes
@@ -64,13 +65,18 @@ def rows(state: "BrokerState") -> list[Row]:
     ]
 
 
+async def _success_after(announcement: Awaitable[None]) -> Response:
+    await announcement
+    return _SUCCESS
+
+
 class TopicRequests:
     """The handlers, one method a request code."""
 
     def __init__(self, state: "BrokerState") -> None:
         self._state = state
 
-    def update(self, request: Request[CreateTopic]) -> Response:
+    def update(self, request: Request[CreateTopic]) -> Response | Awaitable[Response]:
         """Create a topic or change it; what is so already is a success too."""
         header = request.header
         topic = TopicConfig(
@@ -86,16 +92,21 @@ class TopicRequests:
         self._check(topic)
         if self._state.topics.update(topic):
             log.info("%s: %s is %s now", request.connection, topic.topic_name, self._state.topics.get(topic.topic_name))
-        return _SUCCESS
+        return self._announced()
 
-    def update_list(self, request: Request[NoHeader]) -> Response:
+    def update_list(self, request: Request[NoHeader]) -> Response | Awaitable[Response]:
         """Many topics, all or none. RocketMQ stops at the first that is so already and leaves the rest: a defect."""
         topics = TopicConfigList.decode(bounded(request, MAX_LIST)).topic_config_list
         for topic in topics:
             self._check(topic)
         changed = self._state.topics.update_all(topics)
         log.info("%s: created or changed %d of %d topics", request.connection, len(changed), len(topics))
-        return _SUCCESS
+        return self._announced()
+
+    def _announced(self) -> Response | Awaitable[Response]:
+        """Success, once the nameservers know it: whoever made a topic may look for it there next."""
+        announcement = self._state.announcement()
+        return _SUCCESS if announcement is None else _success_after(announcement)
 
     def get_all(self, request: Request[GetAllTopicConfig]) -> Response:
         header, topics = request.header, self._state.topics

@@ -16,8 +16,9 @@ from cometmq.namesrv.config import NamesrvConfig
 from cometmq.namesrv.server import NameServer
 from cometmq.protocol.bodies.registration import KVTable, TopicConfig
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.requests.topics import CreateTopic
 from cometmq.remoting.client import RemotingClient
-from cometmq.remoting.dispatch import HandlerTable, Request, Response
+from cometmq.remoting.dispatch import LATER, HandlerTable, Request, Response, Result
 from cometmq.remoting.server import Server, ServerOptions
 from support import broker_calls, golden
 from support.server_process import free_port
@@ -30,6 +31,9 @@ class Recorder:
     def __init__(self, port: int = 0) -> None:
         self.requests: list[tuple[int, dict[str, str], bytes, bool]] = []
         self.answer = Response()
+        #: Whether registrations are left without an answer.
+        self.holds = False
+        self._held: list[Request[Any]] = []
         table = HandlerTable()
         codes = (
             RequestCode.REGISTER_BROKER,
@@ -42,11 +46,19 @@ class Recorder:
             table.add(code, self._record)
         self.server = Server(table, ServerOptions(host="127.0.0.1", port=port))
 
-    def _record(self, request: Request[Any]) -> Response:
+    def _record(self, request: Request[Any]) -> Result:
         self.requests.append((request.code, dict(request.ext), request.body, request.is_oneway))
+        if self.holds:
+            self._held.append(request)
+            return LATER
         if request.code == RequestCode.QUERY_DATA_VERSION:
             return Response(ext={"changed": "false"})
         return self.answer if request.code == RequestCode.REGISTER_BROKER else Response()
+
+    def let_go(self) -> None:
+        self.holds = False
+        for request in self._held:
+            request.reply(self.answer)
 
     @property
     def address(self) -> str:
@@ -284,6 +296,40 @@ class TestWithOurNameserver:
             await broker_calls.sent(c, running.address, "New", b"x")
             route = await broker_calls.routed(c, nameserver.address, "New")
             assert [(q.broker_name, q.read_queue_nums, q.perm) for q in route.queue_datas] == [("broker-a", 4, 6)]
+
+    async def test_topic_is_known_when_its_first_message_is_answered(self, tmp_path: Path) -> None:
+        """Go's consumers give up at once when a nameserver does not know their topic."""
+        async with NameServer() as nameserver, broker(tmp_path, nameserver.address) as running, RemotingClient() as c:
+            for number in range(20):
+                await broker_calls.sent(c, running.address, f"T{number}", b"x")
+                assert await broker_calls.route(c, nameserver.address, f"T{number}")
+
+    async def test_topic_is_known_when_its_creation_is_answered(self, tmp_path: Path) -> None:
+        async with NameServer() as nameserver, broker(tmp_path, nameserver.address) as running, RemotingClient() as c:
+            for number in range(10):
+                header = CreateTopic(
+                    topic=f"T{number}",
+                    default_topic="TBW102",
+                    read_queue_nums=2,
+                    write_queue_nums=2,
+                    perm=6,
+                    topic_filter_type="SINGLE_TAG",
+                    order=False,
+                )
+                code = RequestCode.UPDATE_AND_CREATE_TOPIC
+                assert (await c.request(running.address, code, header)).code == 0
+                assert await broker_calls.route(c, nameserver.address, f"T{number}")
+
+    async def test_silent_nameserver_does_not_hold_up_a_message_for_ever(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("cometmq.broker.registration.ANNOUNCE_WAIT", 0.2)
+        async with recorder() as nameserver, broker(tmp_path, nameserver.address) as running, RemotingClient() as c:
+            nameserver.holds = True
+            await broker_calls.sent(c, running.address, "T", b"x")
+            assert len(nameserver.registrations) == 2
+            await broker_calls.sent(c, running.address, "T", b"x")
+            nameserver.let_go()
 
     async def test_after_its_end_nobody_is_sent_to_it(self, tmp_path: Path) -> None:
         async with NameServer() as nameserver, RemotingClient() as client:
