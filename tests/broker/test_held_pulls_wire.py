@@ -198,7 +198,7 @@ async def test_a_failure_while_a_pull_is_executed_again_is_answered(
 
 
 async def test_idle_held_pulls_take_no_time(tmp_path: Path) -> None:
-    """Over one connection, which is what a client has; the CPU time of two seconds is compared with itself."""
+    """The CPU time of a second with held pulls is like that of a second without; a busy machine gets several tries."""
     count = 20_000
     async with PullBroker(tmp_path) as broker, connect(broker.port) as wire:
         broker.topic("T", queues=count)
@@ -211,8 +211,11 @@ async def test_idle_held_pulls_take_no_time(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             while broker.held.count < count:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        # A look at each of them every 5 s, at 1 us each, would be 4 ms a second.
-        assert await _cpu_of_a_second() < idle + 0.02
+        spent = []
+        while len(spent) < 5 and (not spent or min(spent) >= idle + 0.01):
+            spent.append(await _cpu_of_a_second())
+        # A timer for each of them, or a look at each of them a second, would be 20 ms or more.
+        assert min(spent) < idle + 0.01
 
 
 async def _cpu_of_a_second() -> float:
