@@ -5,7 +5,6 @@ here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consu
 """
 
 import asyncio
-import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -98,6 +97,7 @@ class PushConsumer:
         self.allocate: Strategy = allocate or Averagely()
         self._handler, self._batch_handler = handler, batch_handler
         self._batch_size = batch_size if batch_handler is not None else 1
+        self._is_coroutine = _is_coroutine(batch_handler or handler)
         self.concurrency = concurrency if concurrency is not None else CONCURRENCY if self.has_handler else 1
         self._offsets_folder = offsets_folder
         self._queue_listener = queue_listener
@@ -402,7 +402,7 @@ class PushConsumer:
         function: Callable[[Any], Any] | None = self._batch_handler or self._handler
         assert function is not None
         argument = messages if self._batch_handler is not None else messages[0]
-        if _is_coroutine(function):
+        if self._is_coroutine:
             await function(argument)
             return
         if self._pool is None:
@@ -434,8 +434,7 @@ class PushConsumer:
         return await consume_result(self, record, broker_name)
 
 
-@functools.lru_cache(maxsize=64)
-def _is_coroutine(function: Callable[..., Any]) -> bool:
+def _is_coroutine(function: object) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
