@@ -5,7 +5,7 @@ Thousands of queues may have to be looked at for one answer, so these handlers p
 
 from typing import TYPE_CHECKING
 
-from cometmq.broker.handlers.pacing import paced
+from cometmq.broker.handlers.pacing import encoded, paced
 from cometmq.broker.handlers.row import Row
 from cometmq.broker.remarks import no_topic
 from cometmq.protocol.bodies.message_queue import MessageQueue
@@ -61,7 +61,8 @@ class ConsumeStatsRequests:
                 min_offset=max(store.min_offset(topic, queue_id), 0),
             )
         tps = self._state.stats.topic_put_tps(topic)
-        return Response(body=TopicStatsTable(offset_table=table, topic_put_tps=tps).encode())
+        stats = TopicStatsTable(offset_table=table, topic_put_tps=tps)
+        return Response(body=await encoded(self._state.runner, stats, len(table)))
 
     async def get_consume_stats(self, request: Request[GetConsumeStats]) -> Response:
         """How far a group is: in a topic, in some (`topicList`), or in all that it has offsets in."""
@@ -80,13 +81,14 @@ class ConsumeStatsRequests:
             if config is not None and self._is_consumed(group, topic):
                 tps += self._state.stats.group_get_tps(group, topic)
                 table.update(await self._progress(group, config, config.read_queue_nums))
-        return Response(body=ConsumeStats(consume_tps=tps, offset_table=table).encode())
+        stats = ConsumeStats(consume_tps=tps, offset_table=table)
+        return Response(body=await encoded(self._state.runner, stats, len(table)))
 
     async def get_broker_consume_stats(self, request: Request[GetBrokerConsumeStats]) -> Response:
         """How far all groups are, in ordered topics only or in all."""
         state = self._state
         groups = []
-        diff = inflight = 0
+        diff = inflight = entries = 0
         async for group in paced(list(state.groups.table)):
             stats = []
             for topic in state.offsets.topics_of(group):
@@ -97,14 +99,14 @@ class ConsumeStatsRequests:
                     continue
                 table = await self._progress(group, config, config.write_queue_nums)
                 stats.append(ConsumeStats(consume_tps=state.stats.group_get_tps(group, topic), offset_table=table))
+                entries += len(table)
                 diff += sum(queue.broker_offset - queue.consumer_offset for queue in table.values())
                 inflight += sum(queue.pull_offset - queue.consumer_offset for queue in table.values())
             groups.append({group: stats})
-        return Response(
-            body=ConsumeStatsList(
-                broker_addr=state.address, consume_stats_list=groups, total_diff=diff, total_inflight_diff=inflight
-            ).encode()
+        body = ConsumeStatsList(
+            broker_addr=state.address, consume_stats_list=groups, total_diff=diff, total_inflight_diff=inflight
         )
+        return Response(body=await encoded(state.runner, body, entries))
 
     async def query_time_span(self, request: Request[QueryConsumeTimeSpan]) -> Response:
         """From when to when the messages of each queue are, and how old the next one of the group is."""
@@ -113,7 +115,8 @@ class ConsumeStatsRequests:
         if config is None:
             return _unknown(topic)
         spans = [self._span(topic, group, queue_id) async for queue_id in paced(range(config.write_queue_nums))]
-        return Response(body=QueryConsumeTimeSpanBody(consume_time_span_set=spans).encode())
+        body = QueryConsumeTimeSpanBody(consume_time_span_set=spans)
+        return Response(body=await encoded(self._state.runner, body, len(spans)))
 
     def _span(self, topic: str, group: str, queue_id: int) -> QueueTimeSpan:
         store = self._state.store

@@ -7,7 +7,7 @@ are online (`useServerSideResetOffset=false`, the way of RocketMQ 4). RocketMQ's
 import logging
 from typing import TYPE_CHECKING, Final
 
-from cometmq.broker.handlers.pacing import paced
+from cometmq.broker.handlers.pacing import encoded, paced
 from cometmq.broker.handlers.row import Row
 from cometmq.protocol.bodies.message_queue import MessageQueue, MessageQueueForC
 from cometmq.protocol.bodies.offsets import QueryCorrectionOffsetBody, ResetOffsetBody, ResetOffsetBodyForC
@@ -187,8 +187,9 @@ class ResetRequests:
 
     # Everything
 
-    def get_all_offsets(self, request: Request[NoHeader]) -> Response:
-        return Response(body=self._state.offsets.snapshot().encode())
+    async def get_all_offsets(self, request: Request[NoHeader]) -> Response:
+        table = self._state.offsets.snapshot()
+        return Response(body=await encoded(self._state.runner, table, len(table.offset_table)))
 
     def get_all_delay_offsets(self, request: Request[NoHeader]) -> Response:
         return Response(body=self._state.delay.snapshot().encode())
