@@ -354,7 +354,7 @@ class Gather:
             encoded = bytearray(encoded)
             for offset, size in zip(offsets, sizes, strict=True):
                 seal_property_crc(encoded, offset - self._end, size)
-        codes, keys, uniques = zip(*exploded.facts, strict=True)
+        codes = exploded.codes
         if slot.schedule:
             pairs = zip(exploded.texts, codes, strict=True)
             codes = tuple(schedule_code(self._levels, text, now, code) for text, code in pairs)
@@ -370,7 +370,7 @@ class Gather:
             queue_offset,
             offsets,
             sizes,
-            (codes, keys, uniques),
+            (codes, exploded.keys, exploded.uniques),
             exploded.texts,
             message.sys_flag,
             now,

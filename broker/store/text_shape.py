@@ -5,11 +5,15 @@ remembers the shapes of the texts that it saw: everything but the values of UNIQ
 is compared with it, which takes a quarter of the time, and has the same answers. A text of no known shape is searched.
 """
 
+import re
 from collections.abc import Sequence
+from functools import lru_cache
+from struct import pack
 from typing import Final, TypeAlias
 
 from cometmq.broker.store.message import index_properties
 from cometmq.protocol.hashing import tags_code_bytes
+from cometmq.protocol.properties import MAX_PROPERTIES_LENGTH
 
 #: Tags code, keys and unique key.
 Facts: TypeAlias = tuple[int, bytes | None, bytes | None]
@@ -28,12 +32,15 @@ class TextShape:
         "_end",
         "_head",
         "_keys_first",
+        "_keys_length",
         "_length",
         "_middle",
         "_middle_end",
+        "_pattern",
         "_start",
         "_tail",
         "code",
+        "given",
         "wakes",
     )
 
@@ -48,7 +55,12 @@ class TextShape:
             self._middle = text[self._end : spans[1][0]]
             self._middle_end = spans[1][0]
         self._tail = text[spans[-1][1] :]
+        keys_span = spans[0] if keys_first else spans[-1]
+        self._keys_length = keys_span[1] - keys_span[0]
         self._keys_first = keys_first
+        self._pattern: re.Pattern[bytes] | None = None
+        #: For batches: what wrappers add to such a text, and the tags code and keys of both together.
+        self.given: dict[bytes, tuple[bytes, int, bytes | None]] = {}
         self.code = code
         #: Whether a transform has to look at such texts.
         self.wakes = wakes
@@ -63,7 +75,7 @@ class TextShape:
                 return None
             unique = text[self._start : self._end]
             # A value with a separator in it would be two properties.
-            return (self.code, None, unique) if unique.find(b"\x02") < 0 else None
+            return (self.code, None, unique) if b"\x02" not in unique else None
         if self._keys_first:
             shift = len(text) - self._length
             end = self._end + shift
@@ -76,9 +88,49 @@ class TextShape:
                 return None
             unique = text[self._start : self._end]
             keys = text[self._middle_end : len(text) - len(self._tail)]
-        if not keys or keys.find(b"\x02") >= 0 or unique.find(b"\x02") >= 0:
+        if not keys or b"\x02" in keys or b"\x02" in unique:
             return None
         return self.code, keys, unique
+
+    def match_all(self, framed: list[bytes]) -> tuple[list[bytes] | None, list[bytes]] | None:
+        """Keys, if there are any, and unique keys of many texts of this shape; None when one has another shape.
+
+        They stand as in a batch: an i16 with the length before each. One search over all of them. Budget: 0.15 us each.
+        """
+        pattern = self._pattern
+        if pattern is None:
+            pattern = self._pattern = _compiled(self._regular_expression())
+        found = pattern.findall(b"".join(framed))
+        if len(found) != len(framed):
+            return None
+        if self._middle is None:
+            # As many as there are texts, and all as long as these: then there is nothing between them.
+            return (None, found) if {*map(len, framed)} == {self._length + 2} else None
+        lengths, first, second = map(list, zip(*found, strict=True))
+        keys, uniques = (first, second) if self._keys_first else (second, first)
+        fixed = self._length - self._keys_length
+        expected = [fixed + len(each) for each in keys]
+        if [len(each) - 2 for each in framed] != expected or max(expected) > MAX_PROPERTIES_LENGTH:
+            return None
+        return (keys, uniques) if b"".join(lengths) == pack(f">{len(expected)}h", *expected) else None
+
+    def _regular_expression(self) -> bytes:
+        unique = b"([^\x02]{%d})"
+        if self._middle is None:
+            head = self._length.to_bytes(2, "big") + self._head
+            return b"(?s)" + re.escape(head) + unique % (self._end - self._start) + re.escape(self._tail)
+        if self._keys_first:
+            first, second = b"([^\x02]+)", unique % (self._length - len(self._tail) - self._middle_end)
+        else:
+            first, second = unique % (self._end - self._start), b"([^\x02]+)"
+        parts = re.escape(self._head), first, re.escape(self._middle), second, re.escape(self._tail)
+        return b"(?s)(..)" + b"".join(parts)
+
+
+@lru_cache(maxsize=256)
+def _compiled(expression: bytes) -> re.Pattern[bytes]:
+    # Compiling takes longer than searching ten batches; queues of one topic have the same shapes.
+    return re.compile(expression)
 
 
 def learn(text: bytes, needles: Sequence[bytes]) -> tuple[Facts, TextShape | None, bool]:
@@ -111,8 +163,23 @@ def look(shapes: list[TextShape], text: bytes, needles: Sequence[bytes]) -> tupl
         if facts is not None:
             return facts, shape.wakes
     facts, new, wakes = learn(text, needles)
+    _remember(shapes, new)
+    return facts, wakes
+
+
+def find_shape(shapes: list[TextShape], text: bytes) -> tuple[Facts, TextShape | None]:
+    """What a text says, and its shape where it has one worth remembering. A new shape joins the list."""
+    for shape in shapes:
+        facts = shape.match(text)
+        if facts is not None:
+            return facts, shape
+    facts, new, _ = learn(text, ())
+    _remember(shapes, new)
+    return facts, new
+
+
+def _remember(shapes: list[TextShape], new: TextShape | None) -> None:
     if new is not None:
         if len(shapes) >= MAX_SHAPES:
             del shapes[0]
         shapes.append(new)
-    return facts, wakes

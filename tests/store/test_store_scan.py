@@ -1,7 +1,7 @@
 """Walking over records: what is read, where it stops, and that no bytes whatever make it raise."""
 
 import random
-from struct import pack_into
+from struct import pack, pack_into
 
 import pytest
 from hypothesis import given
@@ -11,6 +11,7 @@ from cometmq.broker.store.batch_records import Exploded, PropertiesTooLong, expl
 from cometmq.broker.store.dispatch import DispatchRequest
 from cometmq.broker.store.message import index_properties, merge_wrapper, wrapper_pairs
 from cometmq.broker.store.scan import Scanner, Stop, Verify, store_time_at
+from cometmq.broker.store.text_shape import TextShape
 from cometmq.protocol import sysflag
 from cometmq.protocol.batch import BatchItem, decode_batch, encode_batch
 from cometmq.protocol.checksum import reserve_property_crc, seal_property_crc
@@ -241,8 +242,15 @@ def test_flips_in_a_golden_log_never_raise() -> None:
 # Batches are taken apart and encoded together, to the same bytes
 
 
-def explode(body: bytes, wrapper: bytes = b"", born: bytes = V4, store: bytes = V4, topic: bytes = b"T") -> Exploded:
-    return explode_batch(body, wrapper, 4, 10, 5000, 0x333, 11, born, 12, store, 2, topic)
+def explode(
+    body: bytes,
+    wrapper: bytes = b"",
+    born: bytes = V4,
+    store: bytes = V4,
+    topic: bytes = b"T",
+    shapes: list[TextShape] | None = None,
+) -> Exploded:
+    return explode_batch(body, wrapper, 4, 10, 5000, 0x333, 11, born, 12, store, 2, topic, shapes=shapes)
 
 
 def one_by_one(body: bytes, wrapper: bytes, born: bytes, store: bytes, topic: bytes) -> tuple[bytes, list[int]]:
@@ -276,9 +284,9 @@ def test_a_batch_explodes_to_the_records_of_its_items(
     topic = b"%RETRY%" + b"g" * 200 if long_topic else b"T"
     exploded = explode(body, wrapper, born, store, topic)
     assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, born, store, topic)
-    for text, facts in zip(exploded.texts, exploded.facts, strict=True):
+    for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
         tags, keys, unique = index_properties(text)
-        assert facts == (tags_code(tags.decode() if tags else ""), keys, unique)
+        assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
 
 
 @given(batches, st.data())
@@ -298,6 +306,74 @@ def test_what_is_no_batch_is_refused_as_the_decoder_does(body: bytes, data: st.D
         assert (exploded.encoded, exploded.sizes) == expected
 
 
+def _similar(form: bytes, number: int, key: bytes, hurt: bytes | None, where: int) -> bytes:
+    """Texts of one producer: they differ in the values of their keys, now and then in a byte where it hurts."""
+    text = form % {b"u": b"C0A80001%08X" % number, b"k": key}
+    where %= len(text)
+    return text if hurt is None else text[:where] + hurt + text[where + 1 :]
+
+
+similar = st.builds(
+    _similar,
+    st.sampled_from(
+        [
+            b"UNIQ_KEY\x01%(u)s\x02WAIT\x01true\x02TAGS\x01a\x02",
+            b"TAGS\x01a\x02UNIQ_KEY\x01%(u)s",
+            b"KEYS\x01%(k)s\x02UNIQ_KEY\x01%(u)s\x02a\x01b\x02",
+            b"UNIQ_KEY\x01%(u)s\x02KEYS\x01%(k)s\x02",
+            b"UNIQ_KEY\x01%(u)s\x02KEYS\x01%(k)s",
+        ]
+    ),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([b"k", b"order-1", b"a b", b"", b"\x02", b"\n", b"\0\x21UNIQ_KEY"]),
+    st.sampled_from([None] * 6 + [b"\x02", b"\x01", b"\0", b"x"]),
+    st.integers(0, 99),
+)
+wrappers = st.sampled_from(
+    [
+        b"",
+        b"UNIQ_KEY\x01W%d\x02CLUSTER\x01c\x02",
+        b"CLUSTER\x01c\x02UNIQ_KEY\x01W%d",
+        b"A\x01b\x02UNIQ_KEY\x01W%d\x02C\x01d",
+        b"A\x01bC\x01d",
+        b"TAGS\x01wrapped\x02KEYS\x01w1 w2\x02UNIQ_KEY\x01W%d\x02",
+    ]
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.tuples(st.binary(max_size=9), similar), min_size=1, max_size=6), wrappers),
+        min_size=2,
+        max_size=6,
+    ),
+    st.data(),
+)
+def test_batches_like_those_before_explode_to_the_same_bytes(
+    rounds: list[tuple[list[tuple[bytes, bytes]], bytes]], data: st.DataObject
+) -> None:
+    shapes: list[TextShape] = []
+    for number, (items, form) in enumerate([*rounds, *rounds]):
+        wrapper = form % number if b"%d" in form else form
+        body = encode_batch(BatchItem(0, content, text) for content, text in items)
+        exploded = explode(body, wrapper, shapes=shapes)
+        assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, V4, V4, b"T")
+        for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
+            tags, keys, unique = index_properties(text)
+            assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
+        # Lengths that lie: between two items, or anywhere.
+        broken = bytearray(body)
+        broken[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            expected = one_by_one(bytes(broken), wrapper, V4, V4, b"T")
+        except RecordError:
+            with pytest.raises(RecordError):
+                explode(bytes(broken), wrapper, shapes=shapes)
+        else:
+            exploded = explode(bytes(broken), wrapper, shapes=shapes)
+            assert (exploded.encoded, exploded.sizes) == expected
+
+
 def test_batches_that_do_not_fit_are_refused() -> None:
     item = encode_batch([BatchItem(0, b"", b"a\x01" + b"x" * 20_000)])
     with pytest.raises(PropertiesTooLong):
@@ -313,3 +389,31 @@ def test_the_store_time_of_a_cut_record_is_unknown() -> None:
     data = bytearray(60)
     pack_into(">i", data, 36, sysflag.BORN_HOST_V6)
     assert store_time_at(memoryview(data), 0) == -1
+
+
+def _item(content: bytes, framed: bytes) -> bytes:
+    return pack(">iiiii", 20 + len(content) + len(framed), 0, 0, 0, len(content)) + content + framed
+
+
+@pytest.mark.parametrize("keys", [b"", b"KEYS\x01k%d\x02"])
+def test_lengths_that_lie_are_refused_whatever_shape_the_texts_have(keys: bytes) -> None:
+    def framed(number: int) -> bytes:
+        text = b"TAGS\x01a\x02UNIQ_KEY\x01%032d\x02" % number + (keys % number if keys else b"")
+        return len(text).to_bytes(2, "big") + text
+
+    shapes: list[TextShape] = []
+    for number in range(3):
+        good = _item(b"one", framed(number)) + _item(b"two", framed(number + 1))
+        assert len(explode(good, shapes=shapes).sizes) == 2
+    assert len(shapes) == 1
+    # The same bytes of properties, shared out differently.
+    first, second = framed(8), framed(9)
+    for shift in (-3, 3):
+        both = first + second
+        cut = len(first) + shift
+        with pytest.raises(RecordError):
+            items = _item(b"zero", framed(7)), _item(b"one", both[:cut]), _item(b"two", both[cut:])
+            explode(b"".join(items), shapes=shapes)
+    for wrong in (0, 1, 0x8000, 0xFFFF):
+        with pytest.raises(RecordError):
+            explode(_item(b"one", first) + _item(b"two", wrong.to_bytes(2, "big") + second[2:]), shapes=shapes)
