@@ -411,8 +411,8 @@ def test_lengths_that_lie_are_refused_whatever_shape_the_texts_have(keys: bytes)
     for shift in (-3, 3):
         both = first + second
         cut = len(first) + shift
+        items = _item(b"zero", framed(7)), _item(b"one", both[:cut]), _item(b"two", both[cut:])
         with pytest.raises(RecordError):
-            items = _item(b"zero", framed(7)), _item(b"one", both[:cut]), _item(b"two", both[cut:])
             explode(b"".join(items), shapes=shapes)
     for wrong in (0, 1, 0x8000, 0xFFFF):
         with pytest.raises(RecordError):
