@@ -91,7 +91,7 @@ class Index:
                 log.warning("%s is no index file: it is passed over", path)
                 continue
             file = IndexFile(self._disk, self._folder, name, self._slots, self._entries)
-            file.load()
+            file.load(named=clean)
             kept = clean or intact or (file.is_full and self._was_synced(file, safe_timestamp))
             # Those behind one that goes must go too: nobody would fill the hole.
             complete = complete and kept and self._disk.size(path) > 0
@@ -103,6 +103,9 @@ class Index:
                 file.check_length()
                 if not clean and not file.is_full:
                     file.take_back_unfinished()
+                elif not clean and not self._was_synced(file, safe_timestamp):
+                    # Nobody else will: the checkpoint goes on with the next one.
+                    file.sync()
             finally:
                 file.close()
             self.files.append(file)

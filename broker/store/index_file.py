@@ -124,8 +124,9 @@ class IndexFile:
             self._stored(), 0, self.begin_time, self.end_time, self.begin_physical, self.end_physical, 0, 0
         )
 
-    def load(self) -> None:
-        """Reads the header."""
+    def load(self, *, named: bool = True) -> None:
+        """Reads the header. `named`: a power loss cannot take the file's name any more."""
+        self._is_named = named
         head = self._opened().read(0, HEADER_SIZE).ljust(HEADER_SIZE, b"\0")
         begin_time, end_time, begin_physical, end_physical, used, count = HEADER.unpack(head)
         self.begin_time, self.end_time = begin_time, end_time

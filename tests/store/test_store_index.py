@@ -264,6 +264,18 @@ class TestLoading:
         file.close()
         assert len(loaded(disk, clean=False, safe=last.end_time).files) == 1
 
+    def test_after_the_death_of_the_process_everything_is_synced_that_it_had_not(self):
+        """A later power loss must not take a file, or its name, that the next checkpoints take for granted."""
+        disk = new_disk()
+        index = index_on(disk, on_full=lambda file: None)
+        index.put_turn(records(12))
+        again = index_on(disk)
+        again.load(clean=False, safe_timestamp=0, intact=True)
+        again.flush()
+        for seed in range(8):
+            lost = disk.crash(seed, len(disk.operations))
+            assert entry_count(loaded(lost)) == 24
+
     def test_expiry_leaves_the_first_file_of_a_millisecond(self):
         disk = new_disk()
         index = index_on(disk)
