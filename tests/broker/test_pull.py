@@ -416,6 +416,19 @@ async def test_a_failed_read_is_answered(
         assert "the disk is gone" in caplog.text
 
 
+async def test_slices_between_those_of_other_queues_come_in_order(tmp_path: Path) -> None:
+    async with broker_with_topic(tmp_path) as broker, connect(broker.port) as wire:
+        for number in range(12):
+            size = 3 if number < 6 else 5000
+            await broker.filled("T", 0, b"%02d" % number * size)
+            await broker.filled("T", 1, b"between")
+        for start, count in ((0, 6), (6, 3), (2, 10)):
+            reply = await wire.call(PULL, pull("G", "T", 0, start, maxMsgNums=count))
+            found = [body[:2] for body in bodies(reply)]
+            assert found == [b"%02d" % number for number in range(start, start + len(found))]
+            assert len(found) == count
+
+
 async def test_no_file_is_kept_by_an_answer(tmp_path: Path) -> None:
     async with broker_with_topic(tmp_path) as broker, connect(broker.port) as wire:
         await broker.filled("T", 0, *[b"x" * 500] * 40)
