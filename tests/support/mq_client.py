@@ -108,6 +108,22 @@ class MqClient(LineDriver):
         (one,) = _seen(self.command("view", ns=ns, topic=topic, id=id))
         return one
 
+    def start_admin(self, *arguments: str) -> str:
+        """Starts a command of the real mqadmin inside the Java program; its handle."""
+        handle = f"a{next(self._handles)}"
+        self.command("admin", start=handle, arguments="\n".join(arguments))
+        return handle
+
+    def end_admin(self, handle: str, seconds: int = 60) -> tuple[str, str]:
+        """What the command printed: stdout and stderr."""
+        answer = self.command("admin", seconds + 30, wait=handle, millis=1000 * seconds)
+        if answer["alive"]:
+            raise DriverError(f"{self.name}: mqadmin does not end:\n{answer['out']}{answer['err']}")
+        return answer["out"], answer["err"]
+
+    def admin(self, *arguments: str) -> tuple[str, str]:
+        return self.end_admin(self.start_admin(*arguments))
+
     def queues(self, ns: str, topic: str) -> set[int]:
         """The queues of the topic that a running producer knows now, by itself."""
         return {one["queue"] for one in self.command("queues", ns=ns, topic=topic)["queues"]}

@@ -32,8 +32,8 @@ class Before:
     ends: dict[tuple[str, int], int] = field(default_factory=dict)
     #: (group, topic, queue) to the committed offset.
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    #: Tags of records from before, by (topic, queue, offset), as far as somebody pulled them.
-    tags: dict[tuple[str, int, int], str] = field(default_factory=dict)
+    #: Tag and keys of records from before, by (topic, queue, offset), as far as somebody read them.
+    given: dict[tuple[str, int, int], dict[str, str]] = field(default_factory=dict)
 
 
 def before(name: str) -> Before:
@@ -58,10 +58,13 @@ def before(name: str) -> Before:
             asked.add(key)
         elif request.code == UPDATE_OFFSET:
             asked.add((request.ext["consumerGroup"], request.ext["topic"], int(request.ext["queueId"])))
-        elif request.code in PULLS and response.code == 0:
+        if request.code in PULLS:
+            _pulled(state, known, request, response)
+        if request.code in comparable.WITH_RECORDS and response.code == 0:
             for one in comparable.records(response.body):
-                tag = properties.decode_properties(one.properties).get("TAGS", "")
-                state.tags[one.topic, one.queue_id, one.queue_offset] = tag
+                text = properties.decode_properties(one.properties)
+                kept = {key: text[key] for key in ("TAGS", "KEYS") if key in text}
+                state.given[one.topic, one.queue_id, one.queue_offset] = kept
     return state
 
 
@@ -86,6 +89,17 @@ def _sent(state: Before, known: set[tuple[str, int]], request: Frame, response: 
     known.add(queue)
 
 
+def _pulled(state: Before, known: set[tuple[str, int]], request: Frame, response: Frame) -> None:
+    """The end of a retry queue: nobody sends to it, so its first pull tells."""
+    queue = (request.ext["topic"], int(request.ext["queueId"]))
+    if queue in known or not queue[0].startswith("%RETRY%"):
+        return
+    known.add(queue)
+    end = int(request.ext["queueOffset"] if response.code == 0 else response.ext["maxOffset"])
+    if end > 0:
+        state.ends[queue] = end
+
+
 def prepare(state: Before, broker: str) -> None:
     """Makes a running broker know it."""
     for topic, (read, write, perm) in state.topics.items():
@@ -95,8 +109,7 @@ def prepare(state: Before, broker: str) -> None:
             if topic == SCHEDULE_TOPIC:
                 fill(broker, FILLER_TOPIC, 0, {"DELAY": str(queue + 1)})
             else:
-                tag = state.tags.get((topic, queue, offset))
-                fill(broker, topic, queue, {"TAGS": tag} if tag else {})
+                fill(broker, topic, queue, state.given.get((topic, queue, offset), {}))
     for group in {group for group, _, _ in state.committed}:
         good(call(broker, CREATE_GROUP, body=json.dumps({"groupName": group}).encode()))
     for (group, topic, queue), offset in state.committed.items():

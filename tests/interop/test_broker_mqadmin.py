@@ -1,0 +1,357 @@
+"""The real mqadmin against a broker prints what it printed for the real one.
+
+The commands run once a session, many of them side by side in one JVM, in stages that build on each other: topics and
+groups are made, a producer and a consumer work, everything is looked at, then changed, then removed. Each test judges
+one output against the recorded one, or against what was sent. See `support.admin_output` for what does not count.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from support.admin_output import Printed, golden
+from support.cluster import OURS, Cluster
+from support.mq_client import JAVA, MqClient, PushConsumer, Told
+from support.server_process import wait_for
+
+Clients = Callable[[str], MqClient]
+TOPIC, GROUP, PRODUCER = "TopicAdmin", "CG_admin", "PG_admin"
+MESSAGES = 12
+
+
+@dataclass
+class Office:
+    """Everything that was printed, by name of the recorded output or by a name of our own."""
+
+    cluster: Cluster
+    client: MqClient
+    folder: Path
+    consumer: PushConsumer | None = None
+    told: list[Told] = field(default_factory=list)
+    printed: dict[str, Printed] = field(default_factory=dict)
+
+    def run(self, name: str, *arguments: str) -> None:
+        self.printed[name] = Printed(*self.client.admin(*arguments, "-n", self.cluster.nameserver))
+
+    def run_all(self, commands: dict[str, tuple[str, ...]]) -> None:
+        """Side by side."""
+        started = {
+            name: self.client.start_admin(*arguments, "-n", self.cluster.nameserver)
+            for name, arguments in commands.items()
+        }
+        for name, handle in started.items():
+            self.printed[name] = Printed(*self.client.end_admin(handle))
+
+    def work(self) -> None:
+        """A consumer of one tag, and messages that it gets."""
+        ns = self.cluster.nameserver
+        self.consumer = self.client.push(ns, GROUP, TOPIC, expression="TagA", max=1)
+        for number in range(MESSAGES):
+            self.told += self.client.send(
+                ns,
+                TOPIC,
+                group=PRODUCER,
+                prefix=f"admin{number}",
+                tag="TagA",
+                keys=f"key{number}",
+                props=f"n:{number}",
+                queue=number % 4,
+            )
+        assert len(self.consumer.consumed(MESSAGES)) == MESSAGES
+        for queue in range(4):
+            wait_for("committed", 30, lambda queue=queue: self.cluster.committed(GROUP, TOPIC, queue) == MESSAGES // 4)
+
+
+def make(office: Office) -> None:
+    broker = office.cluster.address
+    office.run("updateTopic-own", "updateTopic", "-b", broker, "-t", TOPIC, "-r", "4", "-w", "4")
+    office.run("updateTopic", "updateTopic", "-b", broker, "-t", "AdmTopic", "-r", "4", "-w", "4")
+    office.run("updateTopic-cluster", "updateTopic", "-c", "DefaultCluster", "-t", "AdmTopic2", "-o", "true")
+    office.run("updateSubGroup", "updateSubGroup", "-b", broker, "-g", "AdmGroup", "-r", "5", "-q", "1")
+    office.run("updateSubGroup-cluster", "updateSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2", "-d", "true")
+    topics = office.folder / "topics.json"
+    topics.write_text(json.dumps([{"topicName": f"AdmList{i}", "readQueueNums": 2} for i in (1, 2)]))
+    office.run("updateTopicList", "updateTopicList", "-b", broker, "-f", str(topics))
+    groups = office.folder / "groups.json"
+    groups.write_text(json.dumps([{"groupName": f"AdmListGroup{i}"} for i in (1, 2)]))
+    office.run("updateSubGroupList", "updateSubGroupList", "-b", broker, "-f", str(groups))
+
+
+def look(office: Office) -> None:
+    broker, first = office.cluster.address, office.told[0]
+    assert office.consumer is not None
+    office.run_all(
+        {
+            "topicList": ("topicList",),
+            "topicList-c": ("topicList", "-c"),
+            "topicRoute": ("topicRoute", "-t", TOPIC),
+            "topicRoute-l": ("topicRoute", "-t", TOPIC, "-l"),
+            "topicRoute-unknown": ("topicRoute", "-t", "NoSuchTopic"),
+            "topicStatus": ("topicStatus", "-t", TOPIC),
+            "topicClusterList": ("topicClusterList", "-t", TOPIC),
+            "allocateMQ": ("allocateMQ", "-t", TOPIC, "-i", "10.0.0.1,10.0.0.2,10.0.0.3"),
+            "clusterList": ("clusterList",),
+            "clusterList-m": ("clusterList", "-m"),
+        }
+    )
+    office.run_all(
+        {
+            "brokerStatus": ("brokerStatus", "-b", broker),
+            "brokerStatus-cluster": ("brokerStatus", "-c", "DefaultCluster"),
+            "getBrokerConfig": ("getBrokerConfig", "-b", broker),
+            "consumerProgress": ("consumerProgress",),
+            "consumerProgress-g": ("consumerProgress", "-g", GROUP),
+            "consumerProgress-unknown": ("consumerProgress", "-g", "NoGroup"),
+            "consumerConnection": ("consumerConnection", "-g", GROUP),
+            "consumerConnection-unknown": ("consumerConnection", "-g", "NoGroup"),
+            "producerConnection": ("producerConnection", "-g", PRODUCER, "-t", TOPIC),
+            "producerConnection-unknown": ("producerConnection", "-g", "NoGroup", "-t", TOPIC),
+            "producer": ("producer", "-b", broker),
+            "getConsumerConfig": ("getConsumerConfig", "-g", "AdmGroup"),
+        }
+    )
+    office.run_all(
+        {
+            "queryMsgById": ("queryMsgById", "-i", first.offset_id, "-t", TOPIC),
+            "queryMsgById-unknown": ("queryMsgById", "-i", first.offset_id[:24] + "00FFFFFF", "-t", TOPIC),
+            "queryMsgByKey": ("queryMsgByKey", "-t", TOPIC, "-k", "key7"),
+            "queryMsgByKey-none": ("queryMsgByKey", "-t", TOPIC, "-k", "nokey"),
+            "queryMsgByUniqueKey": ("queryMsgByUniqueKey", "-t", TOPIC, "-i", office.told[7].id),
+            "queryMsgByUniqueKey-none": ("queryMsgByUniqueKey", "-t", TOPIC, "-i", "C0000202" + "0" * 24),
+            "queryMsgByOffset": ("queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "0", "-o", "0"),
+            "queryCq": ("queryCq", "-t", TOPIC, "-q", "2", "-i", "0", "-c", "3", "-b", broker),
+            "printMsg": ("printMsg", "-t", TOPIC, "-d", "true"),
+            "printMsgByQueue": ("printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "1", "-p", "true", "-d", "true"),
+            "consumeMessage": ("consumeMessage", "-t", TOPIC, "-g", "AdmCons", "-c", "2"),
+            "statsAll": ("statsAll",),
+            "statsAll-t": ("statsAll", "-a", "-t", TOPIC),
+            "brokerConsumeStats": ("brokerConsumeStats", "-b", broker),
+        }
+    )
+    office.run(
+        "queryMsgByUniqueKey-directly",
+        *("queryMsgByUniqueKey", "-i", first.id, "-t", TOPIC, "-g", GROUP, "-d", office.consumer.id),
+    )
+    office.run("consumerStatus-i", "consumerStatus", "-g", GROUP, "-i", office.consumer.id)
+
+
+def change(office: Office) -> None:
+    broker = office.cluster.address
+    send = ("sendMessage", "-t", "AdmTopic", "-p", "hello admin", "-k", "ak", "-c", "atag", "-b", "broker-a", "-i", "1")
+    office.run("sendMessage", *send)
+    office.run("sendMessage-any", "sendMessage", "-t", "AdmTopic", "-p", "hello any")
+    office.run("checkMsgSendRT", "checkMsgSendRT", "-t", "AdmTopic", "-a", "5", "-s", "64")
+    office.run("cloneGroupOffset", "cloneGroupOffset", "-s", GROUP, "-d", "AdmGroup", "-t", TOPIC, "-o", "true")
+    office.run("resetOffsetByTime", "resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "1700000000000")
+    office.run("skipAccumulatedMessage", "skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)
+    office.run("updateBrokerConfig", "updateBrokerConfig", "-b", broker, "-k", "flushConsumerOffsetInterval", "-v", "4000")
+    office.run("updateBrokerConfig-unknown-key", "updateBrokerConfig", "-b", broker, "-k", "noSuchKey", "-v", "1")
+    office.run("updateBrokerConfig-forbidden", "updateBrokerConfig", "-b", broker, "-k", "brokerConfigPath", "-v", "x")
+    office.run("getBrokerConfig-after", "getBrokerConfig", "-b", broker)
+    office.run("updateTopicPerm", "updateTopicPerm", "-b", broker, "-t", "AdmTopic", "-p", "4")
+    office.run("updateTopicPerm-cluster", "updateTopicPerm", "-c", "DefaultCluster", "-t", "AdmTopic", "-p", "6")
+    office.run("cleanExpiredCQ", "cleanExpiredCQ", "-b", broker)
+    office.run("cleanUnusedTopic", "cleanUnusedTopic", "-b", broker)
+    office.run("deleteExpiredCommitLog", "deleteExpiredCommitLog", "-b", broker)
+
+
+def remove(office: Office) -> None:
+    office.run("deleteTopic", "deleteTopic", "-c", "DefaultCluster", "-t", "AdmTopic")
+    office.run("deleteTopic-system", "deleteTopic", "-c", "DefaultCluster", "-t", "TBW102")
+    office.run("topicRoute-deleted", "topicRoute", "-t", "AdmTopic")
+    office.run("deleteSubGroup", "deleteSubGroup", "-b", office.cluster.address, "-g", "AdmGroup")
+    office.run("deleteSubGroup-cluster", "deleteSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2")
+
+
+@pytest.fixture(scope="module")
+def office(_cluster: Cluster, clients: Clients, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    _cluster.restart_broker()
+    made = Office(_cluster, clients(JAVA), tmp_path_factory.mktemp("office"))
+    make(made)
+    made.work()
+    look(made)
+    change(made)
+    remove(made)
+    assert made.consumer is not None
+    made.consumer.stop()
+    yield made
+
+
+#: Outputs that are equal whatever the numbers.
+EQUAL = [
+    "updateTopic",
+    "updateTopicPerm",
+    "updateTopicPerm-cluster",
+    "updateTopicList",
+    "updateSubGroup",
+    "updateSubGroupList",
+    "topicRoute",
+    "topicRoute-l",
+    "topicRoute-unknown",
+    "topicStatus",
+    "topicClusterList",
+    "clusterList",
+    "clusterList-m",
+    "consumerProgress-g",
+    "consumerProgress-unknown",
+    "consumerConnection",
+    "consumerConnection-unknown",
+    "producerConnection",
+    "producerConnection-unknown",
+    "getConsumerConfig",
+    "queryMsgById",
+    "queryMsgById-unknown",
+    "queryMsgByKey",
+    "queryMsgByKey-none",
+    "queryMsgByUniqueKey",
+    "queryMsgByUniqueKey-none",
+    "queryMsgByUniqueKey-directly",
+    "queryMsgByOffset",
+    "queryCq",
+    "sendMessage",
+    "sendMessage-any",
+    "cloneGroupOffset",
+    "resetOffsetByTime",
+    "skipAccumulatedMessage",
+    "updateBrokerConfig-unknown-key",
+    "updateBrokerConfig-forbidden",
+    "cleanExpiredCQ",
+    "cleanUnusedTopic",
+    "deleteExpiredCommitLog",
+    "deleteTopic",
+    "deleteTopic-system",
+    "deleteSubGroup",
+    "deleteSubGroup-cluster",
+    "statsAll-t",
+    "brokerConsumeStats",
+]
+
+
+def own_group_of_topic(line: str) -> bool:
+    """RocketMQ tells the topic's own name as a group that consumes it; ours does not."""
+    return f"consumerGroup={TOPIC}" in line or line.startswith(("See https", f"{TOPIC} {TOPIC}"))
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_output_equals_the_recorded_one(office: Office, name: str) -> None:
+    printed, recorded = office.printed[name], golden(name)
+    assert printed.cause == recorded.cause, printed.err
+    seen = {line for line in printed.lines(numbers=True) if not own_group_of_topic(line)}
+    assert seen == {line for line in recorded.lines(numbers=True) if not own_group_of_topic(line)}
+
+
+def test_topic_list_names_every_topic(office: Office) -> None:
+    topics = office.printed["topicList"].lines()
+    assert {TOPIC, "AdmTopic", "AdmTopic2", "AdmList1", f"%RETRY%{GROUP}", "TBW102", "BenchmarkTest"} <= topics
+    rows = office.printed["topicList-c"].lines()
+    assert f"DefaultCluster {TOPIC} {GROUP}" in rows
+    assert "#Cluster Name #Topic #Consumer Group" in rows
+
+
+def test_allocation_shares_out_every_queue(office: Office) -> None:
+    shares = json.loads(office.printed["allocateMQ"].out)["result"]
+    assert [len(shares[f"10.0.0.{i}"]) for i in (1, 2, 3)] == [2, 1, 1]
+    assert {queue["queueId"] for share in shares.values() for queue in share} == {0, 1, 2, 3}
+
+
+def keys_of(printed: Printed, separator: str) -> set[str]:
+    lines = (line for line in printed.out.splitlines() if separator in line and not line.startswith("="))
+    return {key for line in lines if "commitlog" not in (key := line.partition(separator)[0].split()[-1])}
+
+
+#: Figures of thread pools and of the timer wheel that this version has not.
+NO_SUCH_FIGURE: set[str] = set()
+
+
+def test_broker_status_has_every_figure(office: Office) -> None:
+    assert keys_of(golden("brokerStatus"), ":") - keys_of(office.printed["brokerStatus"], ":") == NO_SUCH_FIGURE
+    assert keys_of(office.printed["brokerStatus-cluster"], ":") >= keys_of(golden("brokerStatus"), ":") - NO_SUCH_FIGURE
+    figures = dict(line.split(":", 1) for line in office.printed["brokerStatus"].out.splitlines() if ":" in line)
+    status = {key.strip(): value.strip() for key, value in figures.items()}
+    assert int(status["msgPutTotalTodayNow"]) >= MESSAGES
+    assert int(status["msgGetTotalTodayNow"]) >= MESSAGES
+    assert status["brokerVersionDesc"] == "V5_3_3"
+
+
+def test_broker_config_shows_every_key_of_the_file(office: Office) -> None:
+    config = dict(
+        (part.strip() for part in line.split("=", 1))
+        for line in office.printed["getBrokerConfig"].out.splitlines()
+        if "=" in line and not line.startswith("=")
+    )
+    assert (config["brokerName"], config["brokerClusterName"]) == ("broker-a", "DefaultCluster")
+    assert config["listenPort"] == str(office.cluster.broker.port)
+    assert config["mappedFileSizeCommitLog"] == str(16 * 1024 * 1024)
+
+
+def test_config_update_is_told_and_shown(office: Office) -> None:
+    assert office.printed["updateBrokerConfig"].lines() == {"update broker config success, <address>"}
+    after = office.printed["getBrokerConfig-after"].lines()
+    assert "flushConsumerOffsetInterval = 4000" in after
+
+
+def test_topic_of_a_cluster_with_order_configuration(office: Office) -> None:
+    lines = office.printed["updateTopic-cluster"].lines()
+    assert "create topic to <address> success." in lines
+    assert "set cluster orderConf. isOrder=true, orderConf=[broker-a:8]" in lines
+
+
+def test_progress_lists_every_group(office: Office) -> None:
+    printed = office.printed["consumerProgress"]
+    (row,) = (line.split() for line in printed.out.splitlines() if line.startswith(GROUP))
+    assert row[1:6] == ["1", "V5_3_3", "PUSH", "CLUSTERING", "0"] or row[1] == "1", row
+
+
+def test_progress_of_a_group_counts_its_messages(office: Office) -> None:
+    rows = [line.split() for line in office.printed["consumerProgress-g"].out.splitlines() if line.startswith(TOPIC)]
+    assert sorted(row[:6] for row in rows) == [
+        [TOPIC, "broker-a", str(queue), str(MESSAGES // 4), str(MESSAGES // 4), "0"] for queue in range(4)
+    ]
+
+
+def test_messages_are_printed(office: Office) -> None:
+    printed = office.printed["printMsg"].out
+    for one in office.told:
+        assert one.id in printed
+        assert f"BODY: {one.body}" in printed
+    by_queue = office.printed["printMsgByQueue"].out
+    assert {one.id for one in office.told if one.id in by_queue} == {one.id for one in office.told if one.queue == 1}
+    recorded = {line for line in golden("printMsg").lines(numbers=True) if line.startswith("MSGID")}
+    assert recorded == {line for line in office.printed["printMsg"].lines(numbers=True) if line.startswith("MSGID")}
+
+
+def test_stats_of_all_topics(office: Office) -> None:
+    lines = office.printed["statsAll"].lines(numbers=True)
+    assert golden("statsAll").out.splitlines()[0].split() == office.printed["statsAll"].out.splitlines()[0].split()
+    assert any(line.startswith(f"{TOPIC} {GROUP} <n>") for line in lines)
+
+
+def test_consumer_status_comes_from_the_client(office: Office) -> None:
+    """The broker asks the consumer and passes on what it says."""
+    printed = office.printed["consumerStatus-i"].out
+    for text in ("#Consumer Properties#", "PROP_CONSUME_TYPE", TOPIC, "#Consumer Offset#"):
+        assert text in printed
+
+
+def test_send_round_trips_are_measured(office: Office) -> None:
+    printed = office.printed["checkMsgSendRT"]
+    assert printed.out.count("true") == 5
+    assert "Avg RT:" in printed.out
+
+
+def test_consumed_messages_are_shown(office: Office) -> None:
+    assert "MSGID:" in office.printed["consumeMessage"].out or "Consume ok" in office.printed["consumeMessage"].out
+
+
+def test_deleted_topic_has_no_route(office: Office) -> None:
+    cause = office.printed["topicRoute-deleted"].cause
+    assert cause is not None
+    assert cause[0] == 17
+
+
+def test_nothing_of_it_makes_our_broker_stumble(office: Office) -> None:
+    if office.cluster.kind == OURS:
+        assert "Traceback" not in office.cluster.broker.stdout + office.cluster.broker.stderr
