@@ -75,7 +75,9 @@ class Cluster:
         if kind == OURS:
             self.broker = OwnBroker(folder / "broker", self.nameserver, config)
         else:
-            self.broker = RealBroker(folder / "broker", V5, BROKER_NAME, CLUSTER_NAME, self.nameserver, config)
+            # Without its timers it cannot delete a topic.
+            settings = {"timerWheelEnable": "true", **(config or {})}
+            self.broker = RealBroker(folder / "broker", V5, BROKER_NAME, CLUSTER_NAME, self.nameserver, settings)
         self._boots = 0
         self._nameserver.start()
         try:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.cluster import OURS, Cluster
+from support.cluster import Cluster
 
 SETTINGS = {
     "enablePropertyFilter": "true",
@@ -18,7 +18,5 @@ SETTINGS = {
 
 @contextmanager
 def golden_cluster(kind: str, folder: Path) -> Iterator[Cluster]:
-    """Our broker, or the real one with its timers on."""
-    config = SETTINGS | ({} if kind == OURS else {"timerWheelEnable": "true"})
-    with Cluster(kind, folder, config) as running:
+    with Cluster(kind, folder, SETTINGS) as running:
         yield running

@@ -92,7 +92,7 @@ def _sent(state: Before, known: set[tuple[str, int]], request: Frame, response: 
 def _pulled(state: Before, known: set[tuple[str, int]], request: Frame, response: Frame) -> None:
     """The end of a retry queue: nobody sends to it, so its first pull tells."""
     queue = (request.ext["topic"], int(request.ext["queueId"]))
-    if queue in known or not queue[0].startswith("%RETRY%"):
+    if queue in known or not queue[0].startswith("%RETRY%") or "maxOffset" not in response.ext:
         return
     known.add(queue)
     end = int(request.ext["queueOffset"] if response.code == 0 else response.ext["maxOffset"])

@@ -1,10 +1,19 @@
 import java.io.ByteArrayOutputStream;
 import java.io.OutputStream;
 import java.io.PrintStream;
-import java.util.concurrent.ConcurrentHashMap;
+import java.lang.reflect.Field;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 
+import org.apache.commons.cli.CommandLine;
+import org.apache.commons.cli.PosixParser;
+import org.apache.commons.cli.Options;
+import org.apache.rocketmq.common.MixAll;
+import org.apache.rocketmq.srvutil.ServerUtil;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
+import org.apache.rocketmq.tools.command.SubCommand;
 
 /**
  * Commands of the real mqadmin in this JVM. What a command prints is told apart by the thread that it runs in, and its
@@ -46,8 +55,39 @@ final class Admin {
             PrintStream others = System.err;
             System.setOut(split(OUT, others));
             System.setErr(split(ERR, others));
-            MQAdminStartup.initCommand();
         }
+    }
+
+    /** A command of its own for each run: they keep clients in fields, and close them. */
+    @SuppressWarnings("unchecked")
+    private static synchronized SubCommand fresh(String name) throws Exception {
+        Field table = null;
+        for (Field each : MQAdminStartup.class.getDeclaredFields()) {
+            if (List.class.isAssignableFrom(each.getType())) {
+                table = each; // its name is another one in 4.9 and 5.x
+            }
+        }
+        table.setAccessible(true);
+        List<SubCommand> commands = (List<SubCommand>) table.get(null);
+        commands.clear();
+        MQAdminStartup.initCommand();
+        for (SubCommand each : commands) {
+            if (each.commandName().equalsIgnoreCase(name)) {
+                return each;
+            }
+        }
+        throw new IllegalArgumentException("no such mqadmin command: " + name);
+    }
+
+    private static void execute(String[] arguments) throws Exception {
+        SubCommand command = fresh(arguments[0]);
+        Options options = command.buildCommandlineOptions(ServerUtil.buildCommandlineOptions(new Options()));
+        CommandLine line = ServerUtil.parseCmdLine("mqadmin " + command.commandName(),
+            Arrays.copyOfRange(arguments, 1, arguments.length), options, new PosixParser());
+        if (line.hasOption('n')) {
+            System.setProperty(MixAll.NAMESRV_ADDR_PROPERTY, line.getOptionValue('n'));
+        }
+        command.execute(line, options, null);
     }
 
     /** admin start=ID arguments (separated by line feeds), or admin wait=ID: {"out","err","alive"}. */
@@ -61,13 +101,14 @@ final class Admin {
                 OUT.set(admin.out);
                 ERR.set(admin.err);
                 try {
-                    MQAdminStartup.main0(arguments, null);
+                    execute(arguments);
                 } catch (Throwable error) {
                     error.printStackTrace();
                 }
             }, "mqadmin " + arguments[0]);
             admin.thread.setDaemon(true);
             admin.thread.start();
+            Thread.sleep(10); // the millisecond of its start names a command's client
             return "\"started\":true";
         }
         Admin admin = STARTED.get(command.text("wait"));
