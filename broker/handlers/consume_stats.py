@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from cometmq.broker.handlers.pacing import encoded, paced
 from cometmq.broker.handlers.row import Row
-from cometmq.broker.remarks import no_topic
 from cometmq.protocol.bodies.message_queue import MessageQueue
 from cometmq.protocol.bodies.registration import TopicConfig
 from cometmq.protocol.bodies.stats import (
@@ -174,4 +173,4 @@ class ConsumeStatsRequests:
 
 
 def _unknown(topic: str) -> Response:
-    return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=no_topic(topic))
+    return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark=f"topic[{topic}] not exist")
