@@ -1,8 +1,8 @@
 """The requests of real clients, as they were captured, get from our broker the answers of the real one.
 
-Every capture is played against a broker of its own that knows what the recorded one knew. Times, addresses and places in
-the log do not count (`support.comparable`), nor remarks on success, nor the order of header fields. Whatever else differs
-must be in `REASONS`. The same captures against the real broker (slow) show that the comparison itself is right.
+Every capture is played against a broker of its own that knows what the recorded one knew. Times, addresses and places
+in the log do not count (`support.comparable`), nor remarks on success, nor the order of header fields. Whatever else
+differs must be in `REASONS`. The same captures against the real broker (slow) show that the comparison itself is right.
 """
 
 import asyncio
@@ -134,7 +134,8 @@ def recall(found: Difference) -> bool:
 
 def after_timer(found: Difference) -> bool:
     """Sends to the queue that a late timer message went to."""
-    return found.request is not None and found.request.file.startswith("producer-basic") and found.request.ext.get("e") == "1"
+    request = found.request
+    return request is not None and request.file.startswith("producer-basic") and request.ext.get("e") == "1"
 
 
 @dataclass(frozen=True, slots=True)

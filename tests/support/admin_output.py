@@ -1,7 +1,7 @@
 """What the real mqadmin printed (tests/data/admin), and prints, as values in which only what must be equal is left.
 
-Times, addresses, ids and paths are replaced by their kind, widths of columns by one blank: those hang on the data. Lines
-are a set: rows of queues come in any order, and rows that differ in their numbers only are one.
+Times, addresses, ids and paths are replaced by their kind, widths of columns by one blank: those hang on the data.
+Lines are a set: rows of queues come in any order, and rows that differ in their numbers only are one.
 """
 
 import re
