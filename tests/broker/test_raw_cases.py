@@ -1,7 +1,8 @@
 """Odd and broken requests: ours answers or closes as the real broker 5.3.3 did when it was asked the same.
 
 The differences that we want are in `OWN_WAY`, each with its reason. Times, places in the log, addresses, made ids and
-the order of answers on one connection do not count. Against the real broker (slow) the same cases show that they are right.
+the order of answers on one connection do not count. Against the real broker (slow) the same cases show that they are
+right.
 """
 
 import asyncio

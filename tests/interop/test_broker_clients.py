@@ -7,6 +7,7 @@ import pytest
 from support.cluster import Cluster
 from support.mq_client import ALL_CLIENTS, GO, JAVA, JAVA_BIN, NODE, OLD_JAVA, OLD_JAVA_BIN, MqClient, Seen, Told
 from support.plain_frames import call
+from support.server_process import wait_for
 
 Clients = Callable[[str], MqClient]
 Unique = Callable[[str], str]
@@ -67,7 +68,8 @@ def test_committed_offsets_are_those_of_what_was_consumed(
     assert len(by_body(first.consumed(COUNT))) == COUNT
     first.stop()
     for queue in {one.queue for one in told}:
-        assert cluster.committed(group, topic, queue) == cluster.max_offset(topic, queue)
+        end = cluster.max_offset(topic, queue)
+        wait_for("committed", 20, lambda queue=queue, end=end: cluster.committed(group, topic, queue) == end)
     client.send(cluster.nameserver, topic, 3, prefix="second")
     second = client.push(cluster.nameserver, group, topic)
     assert set(by_body(second.consumed(3))) == {"second-0", "second-1", "second-2"}
@@ -150,7 +152,7 @@ def test_unknown_topic_is_made_by_the_first_send(cluster: Cluster, clients: Clie
     client, topic = clients(name), unique("Made")
     (told,) = client.send(cluster.nameserver, topic)
     assert told.offset == 0
-    assert cluster.queues(topic) == 4
+    wait_for("the route", 20, lambda: cluster.queues(topic) == 4)
     consumer = client.push(cluster.nameserver, unique("CG_made"), topic)
     (seen,) = consumer.consumed(1)
     consumer.stop()

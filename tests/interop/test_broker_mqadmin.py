@@ -6,6 +6,7 @@ one output against the recorded one, or against what was sent. See `support.admi
 """
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,28 +62,38 @@ class Office:
                 queue=number % 4,
             )
         assert len(self.consumer.consumed(MESSAGES)) == MESSAGES
-        for queue in range(4):
-            wait_for("committed", 30, lambda queue=queue: self.cluster.committed(GROUP, TOPIC, queue) == MESSAGES // 4)
+        wait_for("committed", 30, self._committed)
+
+    def _committed(self) -> bool:
+        assert self.consumer is not None
+        self.consumer.persist()  # by itself only 10 s after its start
+        return all(self.cluster.committed(GROUP, TOPIC, queue) == MESSAGES // 4 for queue in range(4))
 
 
 def make(office: Office) -> None:
     broker = office.cluster.address
-    office.run("updateTopic-own", "updateTopic", "-b", broker, "-t", TOPIC, "-r", "4", "-w", "4")
-    office.run("updateTopic", "updateTopic", "-b", broker, "-t", "AdmTopic", "-r", "4", "-w", "4")
-    office.run("updateTopic-cluster", "updateTopic", "-c", "DefaultCluster", "-t", "AdmTopic2", "-o", "true")
-    office.run("updateSubGroup", "updateSubGroup", "-b", broker, "-g", "AdmGroup", "-r", "5", "-q", "1")
-    office.run("updateSubGroup-cluster", "updateSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2", "-d", "true")
-    topics = office.folder / "topics.json"
+    topics, groups = office.folder / "topics.json", office.folder / "groups.json"
     topics.write_text(json.dumps([{"topicName": f"AdmList{i}", "readQueueNums": 2} for i in (1, 2)]))
-    office.run("updateTopicList", "updateTopicList", "-b", broker, "-f", str(topics))
-    groups = office.folder / "groups.json"
     groups.write_text(json.dumps([{"groupName": f"AdmListGroup{i}"} for i in (1, 2)]))
-    office.run("updateSubGroupList", "updateSubGroupList", "-b", broker, "-f", str(groups))
+    office.run_all(
+        {
+            "updateTopic-own": ("updateTopic", "-b", broker, "-t", TOPIC, "-r", "4", "-w", "4"),
+            "updateTopic": ("updateTopic", "-b", broker, "-t", "AdmTopic", "-r", "4", "-w", "4"),
+            "updateTopic-cluster": ("updateTopic", "-c", "DefaultCluster", "-t", "AdmTopic2", "-o", "true"),
+            "updateSubGroup": ("updateSubGroup", "-b", broker, "-g", "AdmGroup", "-r", "5", "-q", "1"),
+            "updateSubGroup-cluster": ("updateSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2", "-d", "true"),
+            "updateTopicList": ("updateTopicList", "-b", broker, "-f", str(topics)),
+            "updateSubGroupList": ("updateSubGroupList", "-b", broker, "-f", str(groups)),
+        }
+    )
+    for topic in (TOPIC, "AdmTopic", "AdmTopic2", "AdmList1", "AdmList2"):
+        wait_for(f"the route of {topic}", 20, lambda topic=topic: office.cluster.queues(topic))
 
 
 def look(office: Office) -> None:
     broker, first = office.cluster.address, office.told[0]
     assert office.consumer is not None
+    directly = ("-g", GROUP, "-d", office.consumer.id)
     office.run_all(
         {
             "topicList": ("topicList",),
@@ -129,42 +140,51 @@ def look(office: Office) -> None:
             "statsAll": ("statsAll",),
             "statsAll-t": ("statsAll", "-a", "-t", TOPIC),
             "brokerConsumeStats": ("brokerConsumeStats", "-b", broker),
+            "queryMsgByUniqueKey-directly": ("queryMsgByUniqueKey", "-i", first.id, "-t", TOPIC, *directly),
+            "consumerStatus-i": ("consumerStatus", "-g", GROUP, "-i", office.consumer.id),
         }
     )
-    office.run(
-        "queryMsgByUniqueKey-directly",
-        *("queryMsgByUniqueKey", "-i", first.id, "-t", TOPIC, "-g", GROUP, "-d", office.consumer.id),
-    )
-    office.run("consumerStatus-i", "consumerStatus", "-g", GROUP, "-i", office.consumer.id)
 
 
 def change(office: Office) -> None:
     broker = office.cluster.address
     send = ("sendMessage", "-t", "AdmTopic", "-p", "hello admin", "-k", "ak", "-c", "atag", "-b", "broker-a", "-i", "1")
-    office.run("sendMessage", *send)
-    office.run("sendMessage-any", "sendMessage", "-t", "AdmTopic", "-p", "hello any")
-    office.run("checkMsgSendRT", "checkMsgSendRT", "-t", "AdmTopic", "-a", "5", "-s", "64")
-    office.run("cloneGroupOffset", "cloneGroupOffset", "-s", GROUP, "-d", "AdmGroup", "-t", TOPIC, "-o", "true")
-    office.run("resetOffsetByTime", "resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "1700000000000")
-    office.run("skipAccumulatedMessage", "skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)
-    key = "flushConsumerOffsetInterval"
-    office.run("updateBrokerConfig", "updateBrokerConfig", "-b", broker, "-k", key, "-v", "4000")
-    office.run("updateBrokerConfig-unknown-key", "updateBrokerConfig", "-b", broker, "-k", "noSuchKey", "-v", "1")
-    office.run("updateBrokerConfig-forbidden", "updateBrokerConfig", "-b", broker, "-k", "brokerConfigPath", "-v", "x")
-    office.run("getBrokerConfig-after", "getBrokerConfig", "-b", broker)
-    office.run("updateTopicPerm", "updateTopicPerm", "-b", broker, "-t", "AdmTopic", "-p", "4")
-    office.run("updateTopicPerm-cluster", "updateTopicPerm", "-c", "DefaultCluster", "-t", "AdmTopic", "-p", "6")
-    office.run("cleanExpiredCQ", "cleanExpiredCQ", "-b", broker)
-    office.run("cleanUnusedTopic", "cleanUnusedTopic", "-b", broker)
-    office.run("deleteExpiredCommitLog", "deleteExpiredCommitLog", "-b", broker)
+    update = ("updateBrokerConfig", "-b", broker, "-k")
+    office.run_all(
+        {
+            "sendMessage": send,
+            "sendMessage-any": ("sendMessage", "-t", "AdmTopic", "-p", "hello any"),
+            "checkMsgSendRT": ("checkMsgSendRT", "-t", "AdmTopic", "-a", "5", "-s", "64"),
+            "cloneGroupOffset": ("cloneGroupOffset", "-s", GROUP, "-d", "AdmGroup", "-t", TOPIC, "-o", "true"),
+            "resetOffsetByTime": ("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "1700000000000"),
+            "updateBrokerConfig": (*update, "flushConsumerOffsetInterval", "-v", "4000"),
+            "updateBrokerConfig-forbidden": (*update, "brokerConfigPath", "-v", "x"),
+            "cleanExpiredCQ": ("cleanExpiredCQ", "-b", broker),
+            "cleanUnusedTopic": ("cleanUnusedTopic", "-b", broker),
+            "deleteExpiredCommitLog": ("deleteExpiredCommitLog", "-b", broker),
+        }
+    )
+    office.run_all(
+        {
+            "skipAccumulatedMessage": ("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC),
+            "updateBrokerConfig-unknown-key": (*update, "noSuchKey", "-v", "1"),
+            "getBrokerConfig-after": ("getBrokerConfig", "-b", broker),
+            "updateTopicPerm": ("updateTopicPerm", "-b", broker, "-t", "AdmTopic", "-p", "4"),
+        }
+    )
 
 
 def remove(office: Office) -> None:
-    office.run("deleteTopic", "deleteTopic", "-c", "DefaultCluster", "-t", "AdmTopic")
-    office.run("deleteTopic-system", "deleteTopic", "-c", "DefaultCluster", "-t", "TBW102")
+    office.run("updateTopicPerm-cluster", "updateTopicPerm", "-c", "DefaultCluster", "-t", "AdmTopic", "-p", "6")
+    office.run_all(
+        {
+            "deleteTopic": ("deleteTopic", "-c", "DefaultCluster", "-t", "AdmTopic"),
+            "deleteTopic-system": ("deleteTopic", "-c", "DefaultCluster", "-t", "TBW102"),
+            "deleteSubGroup": ("deleteSubGroup", "-b", office.cluster.address, "-g", "AdmGroup"),
+            "deleteSubGroup-cluster": ("deleteSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2"),
+        }
+    )
     office.run("topicRoute-deleted", "topicRoute", "-t", "AdmTopic")
-    office.run("deleteSubGroup", "deleteSubGroup", "-b", office.cluster.address, "-g", "AdmGroup")
-    office.run("deleteSubGroup-cluster", "deleteSubGroup", "-c", "DefaultCluster", "-g", "AdmGroup2")
 
 
 @pytest.fixture(scope="module")
@@ -260,17 +280,16 @@ def test_allocation_shares_out_every_queue(office: Office) -> None:
 
 
 def keys_of(printed: Printed, separator: str) -> set[str]:
-    lines = (line for line in printed.out.splitlines() if separator in line and not line.startswith("="))
-    return {key for line in lines if "commitlog" not in (key := line.partition(separator)[0].split()[-1])}
-
-
-#: Figures of thread pools and of the timer wheel that this version has not.
-NO_SUCH_FIGURE: set[str] = set()
+    out = re.sub(r"^\d+\.\d+\.\d+\.\d+:\d+ ", "", printed.out, flags=re.MULTILINE)  # of a whole cluster
+    lines = (line for line in out.splitlines() if separator in line and not line.startswith("="))
+    keys = {line.partition(separator)[0].split()[-1] for line in lines}
+    # One figure for each folder of the log and each delay level that was used.
+    return {key for key in keys if not key.startswith(("commitLogDiskRatio_", "scheduleMessageOffset_"))}
 
 
 def test_broker_status_has_every_figure(office: Office) -> None:
-    assert keys_of(golden("brokerStatus"), ":") - keys_of(office.printed["brokerStatus"], ":") == NO_SUCH_FIGURE
-    assert keys_of(office.printed["brokerStatus-cluster"], ":") >= keys_of(golden("brokerStatus"), ":") - NO_SUCH_FIGURE
+    assert keys_of(golden("brokerStatus"), ":") - keys_of(office.printed["brokerStatus"], ":") == set()
+    assert keys_of(golden("brokerStatus"), ":") - keys_of(office.printed["brokerStatus-cluster"], ":") == set()
     figures = dict(line.split(":", 1) for line in office.printed["brokerStatus"].out.splitlines() if ":" in line)
     status = {key.strip(): value.strip() for key, value in figures.items()}
     assert int(status["msgPutTotalTodayNow"]) >= MESSAGES
@@ -304,7 +323,7 @@ def test_topic_of_a_cluster_with_order_configuration(office: Office) -> None:
 def test_progress_lists_every_group(office: Office) -> None:
     printed = office.printed["consumerProgress"]
     (row,) = (line.split() for line in printed.out.splitlines() if line.startswith(GROUP))
-    assert row[1:6] == ["1", "V5_3_3", "PUSH", "CLUSTERING", "0"] or row[1] == "1", row
+    assert row[1:5] == ["1", "V5_3_3", "PUSH", "CLUSTERING"]
 
 
 def test_progress_of_a_group_counts_its_messages(office: Office) -> None:
@@ -321,7 +340,7 @@ def test_messages_are_printed(office: Office) -> None:
         assert f"BODY: {one.body}" in printed
     by_queue = office.printed["printMsgByQueue"].out
     assert {one.id for one in office.told if one.id in by_queue} == {one.id for one in office.told if one.queue == 1}
-    recorded = {line for line in golden("printMsg").lines(numbers=True) if line.startswith("MSGID")}
+    recorded = {line for line in golden("printMsg").lines(numbers=True) if "KEYS=key<n>" in line}
     assert recorded == {line for line in office.printed["printMsg"].lines(numbers=True) if line.startswith("MSGID")}
 
 
@@ -345,7 +364,7 @@ def test_send_round_trips_are_measured(office: Office) -> None:
 
 
 def test_consumed_messages_are_shown(office: Office) -> None:
-    assert "MSGID:" in office.printed["consumeMessage"].out or "Consume ok" in office.printed["consumeMessage"].out
+    assert "MSGID:" in office.printed["consumeMessage"].out
 
 
 def test_deleted_topic_has_no_route(office: Office) -> None:

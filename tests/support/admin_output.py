@@ -33,7 +33,8 @@ class Printed:
 
     def lines(self, *, numbers: bool = False) -> set[str]:
         """The lines of stdout; with `numbers` every number is one."""
-        return {tidy(line, numbers) for line in self.out.splitlines() if line.strip()}
+        out = self.out.replace("MessageTrack [", "\nMessageTrack [")  # some commands print them on one line
+        return {tidy(line, numbers) for line in out.splitlines() if line.strip()}
 
     @property
     def cause(self) -> tuple[int, str] | None:

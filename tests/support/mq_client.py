@@ -144,6 +144,10 @@ class PushConsumer:
     def assigned(self) -> set[int]:
         return {one["queue"] for one in self.client.command("assigned", handle=self.handle)["queues"]}
 
+    def persist(self) -> None:
+        """Tells the broker now how far it is; only from Java."""
+        self.client.command("persist", handle=self.handle)
+
     def stop(self) -> None:
         self.client.command("stop", handle=self.handle)
 

@@ -6,6 +6,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.ThreadLocalRandom;
 
 import org.apache.commons.cli.CommandLine;
 import org.apache.commons.cli.PosixParser;
@@ -90,6 +91,22 @@ final class Admin {
         command.execute(line, options, null);
     }
 
+    /** The millisecond of its start names a command's client: of two that start at once one has to try again. */
+    private void run(String[] arguments) {
+        OUT.set(out);
+        ERR.set(err);
+        do {
+            out.reset();
+            err.reset();
+            try {
+                Thread.sleep(ThreadLocalRandom.current().nextInt(50));
+                execute(arguments);
+            } catch (Throwable error) {
+                error.printStackTrace();
+            }
+        } while (err.toString().contains("has created already"));
+    }
+
     /** admin start=ID arguments (separated by line feeds), or admin wait=ID: {"out","err","alive"}. */
     static String run(Command command) throws Exception {
         capture();
@@ -97,18 +114,9 @@ final class Admin {
             Admin admin = new Admin();
             STARTED.put(command.text("start"), admin);
             String[] arguments = command.text("arguments").split("\n");
-            admin.thread = new Thread(() -> {
-                OUT.set(admin.out);
-                ERR.set(admin.err);
-                try {
-                    execute(arguments);
-                } catch (Throwable error) {
-                    error.printStackTrace();
-                }
-            }, "mqadmin " + arguments[0]);
+            admin.thread = new Thread(() -> admin.run(arguments), "mqadmin " + arguments[0]);
             admin.thread.setDaemon(true);
             admin.thread.start();
-            Thread.sleep(10); // the millisecond of its start names a command's client
             return "\"started\":true";
         }
         Admin admin = STARTED.get(command.text("wait"));

@@ -91,6 +91,8 @@ public final class Driver {
                 return PushConsumers.consumed(command);
             case "assigned":
                 return PushConsumers.assigned(command);
+            case "persist":
+                return PushConsumers.persist(command);
             case "stop":
                 return PushConsumers.stop(command);
             case "lite":

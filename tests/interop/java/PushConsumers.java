@@ -132,6 +132,12 @@ final class PushConsumers {
         return "\"queues\":" + Json.list(queues);
     }
 
+    /** persist handle: tells the broker the offsets. */
+    static String persist(Command command) {
+        of(command).consumer.getDefaultMQPushConsumerImpl().persistConsumerOffset();
+        return "\"done\":true";
+    }
+
     /** stop handle: offsets are stored and the broker is told; the client's own threads end later. */
     static String stop(Command command) {
         PushConsumers one = of(command);
