@@ -107,7 +107,7 @@ class Hooks:
             refusal = self._call(before, "on_send", request)
             if refusal is not None:
                 return answered(request, refusal)
-            result = handler(_Watched(request, answered))
+            result = handler(_Watched.of(request, answered))
             if isinstance(result, Response):
                 return answered(request, result)
             if result is LATER or result is NO_ANSWER:
@@ -143,20 +143,30 @@ class Hooks:
 class _Watched(Request[Any]):
     """A request whose answer is seen on its way out, whoever gives it and whenever."""
 
-    __slots__ = ("_answered", "_original")
+    original: Request[Any] | None = None
+    answered: Callable[[Request[Any], Response], Response] | None = None
 
-    def __init__(self, request: Request[Any], answered: Callable[[Request[Any], Response], Response]) -> None:
-        super().__init__(
-            request.connection, request.command, request.kind, request.raw_header, request.body, request.received
+    @classmethod
+    def of(cls, request: Request[Any], answered: Callable[[Request[Any], Response], Response]) -> "_Watched":
+        return cls(
+            request.connection,
+            request.command,
+            request.header,
+            request.kind,
+            request.raw_header,
+            request.body,
+            request.received,
+            original=request,
+            answered=answered,
         )
-        self._original = request
-        self._answered = answered
 
     @property
     def is_answered(self) -> bool:
-        return self._original.is_answered
+        return self.original is not None and self.original.is_answered
 
     def reply(self, response: Response | Literal[Outcome.NO_ANSWER]) -> None:
+        assert self.original is not None
+        assert self.answered is not None
         if isinstance(response, Response):
-            response = self._answered(self._original, response)
-        self._original.reply(response)
+            response = self.answered(self.original, response)
+        self.original.reply(response)

@@ -9,7 +9,9 @@ texts are remembered: everything but the values of UNIQ_KEY and KEYS. Mirrors `b
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from cometmq.broker.store.text_shape import Facts
 from cometmq.protocol import properties as props
+from cometmq.protocol.hashing import tags_code
 
 #: Shapes that are remembered for a topic: a few producers with a few tags each.
 MAX_SHAPES: Final = 8
@@ -56,6 +58,7 @@ class StampShape:
         "_middle_end",
         "_start",
         "_tail",
+        "code",
     )
 
     def __init__(self, text: str, unique: str, keys: str, stored: str) -> None:
@@ -80,9 +83,14 @@ class StampShape:
             self._between = stored[end:keys_start]
             end = keys_end
         self._after = stored[end:]
+        #: The code of the tags.
+        self.code = tags_code(props.parse_properties(stored).get(props.TAGS, ""))
 
-    def stamp(self, text: str) -> tuple[bytes, str] | None:
-        """The stored text and the unique key of a text of this shape; None for others. Budget: 0.5 us."""
+    def stamp(self, text: str) -> tuple[bytes, str, Facts] | None:
+        """The stored text, the unique key and what the text says, of a text of this shape; None for others.
+
+        Budget: 0.6 us.
+        """
         if not text.startswith(self._head) or not text.endswith(self._tail):
             return None
         middle = self._middle
@@ -93,7 +101,9 @@ class StampShape:
             # A value with a separator in it would be two properties.
             if "\x02" in unique:
                 return None
-            return f"{self._before}{unique}{self._after}".encode("utf-8", "replace"), unique
+            stored = f"{self._before}{unique}{self._after}".encode("utf-8", "replace")
+            raw = unique.encode("utf-8", "replace")
+            return stored, unique, (self.code, None, raw)
         if self._keys_first:
             shift = len(text) - self._length
             end = self._end + shift
@@ -108,7 +118,9 @@ class StampShape:
             keys = text[self._middle_end : len(text) - len(self._tail)]
         if not keys or "\x02" in keys or "\x02" in unique:
             return None
-        return f"{self._before}{unique}{self._between}{keys}{self._after}".encode("utf-8", "replace"), unique
+        stored = f"{self._before}{unique}{self._between}{keys}{self._after}".encode("utf-8", "replace")
+        raw = unique.encode("utf-8", "replace")
+        return stored, unique, (self.code, keys.encode("utf-8", "replace"), raw)
 
 
 def learn(text: str, unique: str, keys: str, stored: str) -> StampShape | None:
@@ -135,24 +147,30 @@ class Stamps:
         self._cluster = cluster
         self._new_key = new_key
 
-    def stamp(self, text: str, shapes: list[StampShape], *, need_key: bool = True) -> Stamped:
-        """The text as it is stored, by a shape that is known or by its pairs; a shape that is new joins the list."""
+    def stamp(
+        self, text: str, shapes: list[StampShape], *, need_key: bool = True, needles: tuple[bytes, ...] = ()
+    ) -> Stamped:
+        """The text as it is stored, by a shape that is known or by its pairs; a shape that is new joins the list.
+
+        Texts with a needle in them have no shape: the store wants to look at each of them.
+        """
         for shape in shapes:
             known = shape.stamp(text)
             if known is not None:
-                return Stamped(*known)
+                return Stamped(known[0], known[1])
         pairs = props.parse_properties(text)
         pairs.pop(props.POP_CK, None)
         unique = self.add(pairs, need_key=need_key)
         stored = props.format_properties(props.in_java_order(pairs))
         if not _SPECIAL.isdisjoint(pairs):
             return Stamped(stored.encode("utf-8", "replace"), unique, pairs)
+        raw = stored.encode("utf-8", "replace")
         new = learn(text, unique, pairs.get(props.KEYS, ""), stored)
-        if new is not None:
+        if new is not None and not any(needle in raw for needle in needles):
             if len(shapes) >= MAX_SHAPES:
                 del shapes[0]
             shapes.append(new)
-        return Stamped(stored.encode("utf-8", "replace"), unique)
+        return Stamped(raw, unique)
 
     def add(self, pairs: dict[str, str], *, need_key: bool = True) -> str:
         """Put what the broker adds into a map; gives the unique key."""

@@ -6,7 +6,7 @@ the connection has to be closed, and `BadHeader` when the request can be answere
 
 from collections.abc import Mapping
 from struct import Struct, error
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from cometmq.protocol import binary_header, json_header, msgpack_header
 from cometmq.protocol.codes import CURRENT_VERSION
@@ -48,6 +48,10 @@ class Decoded(NamedTuple):
     kind: SerializeType
     raw_header: bytes  # for `read_ext` and `read_header`
     body: bytes
+
+
+#: The same without names: where it is made for each frame, that counts.
+Parts: TypeAlias = tuple[Command, SerializeType, bytes, bytes]
 
 
 def decode(frame: bytes | memoryview, *, expect_response: bool = False) -> Decoded:

@@ -26,7 +26,8 @@ from cometmq.protocol.requests import OPERATIONS
 #: What our side calls itself in headers.
 LANGUAGE = LanguageCode.PYTHON.name
 
-_BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)
+#: What a decoder raises for bytes that it does not like.
+BROKEN = (msgspec.MsgspecError, ValueError, RecursionError)
 _START = b'{"code":'
 
 
@@ -70,7 +71,7 @@ class _Decoders(dict[bytes, Callable[[bytes], Command]]):
         if not start.startswith(_START) or not code.isdigit() or not comma:
             raise ValueError("the code does not stand in its usual place")
         decoder = _decoder_of(int(code))
-        if len(start) == _USUAL:
+        if len(start) == USUAL:
             self[start] = decoder
         return decoder
 
@@ -84,19 +85,20 @@ def _decoder_of(code: int) -> Callable[[bytes], Command]:
 
 
 #: `{"code":310,` or `{"code":11,"`: enough to know the code of all but the pop family.
-_USUAL = 12
-_decoders = _Decoders()
+USUAL = 12
+#: For whoever cuts frames: see `remoting.reader`.
+request_decoders = _Decoders()
 
 
 def decode_request(data: bytes) -> Command:
     """A command from JSON bytes; a request of a known code comes with its typed header."""
     try:
-        return _decoders[data[:_USUAL]](data)
-    except _BROKEN:
+        return request_decoders[data[:USUAL]](data)
+    except BROKEN:
         pass
     try:
-        return _decoders[data[:16]](data)
-    except _BROKEN:
+        return request_decoders[data[:16]](data)
+    except BROKEN:
         return _decode_carefully(data)
 
 
@@ -104,7 +106,7 @@ def decode_response(data: bytes) -> Command:
     """A command that is expected to be a response; its keys are read on demand by `read_header`."""
     try:
         command = _envelope_decoder.decode(data)
-    except _BROKEN:
+    except BROKEN:
         return _decode_carefully(data)
     if not command.flag & 1:
         return decode_request(data)
@@ -136,7 +138,7 @@ def _decode_carefully(data: bytes) -> Command:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         values = _any_decoder.decode(data)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise FrameError(f"header is not JSON: {error}") from None
     if not isinstance(values, dict):
         raise FrameError(f"header is a JSON {type(values).__name__}, not an object")
@@ -179,7 +181,7 @@ def read_ext(data: bytes) -> dict[str, str]:
     """All keys of the header, as text; the ones that a typed header does not declare too."""
     try:
         return _ext_decoder.decode(_envelope_decoder.decode(data).header)
-    except _BROKEN:
+    except BROKEN:
         return _ext(_object(data))
 
 
@@ -188,7 +190,7 @@ def read_header(header_type: type[H], data: bytes, request: str) -> H:
     try:
         header: H = _typed_decoders[header_type](_envelope_decoder.decode(data).header)
         return header
-    except _BROKEN:
+    except BROKEN:
         return from_ext(header_type, read_ext(data), request)
 
 
@@ -257,17 +259,24 @@ def _make_responder(header_type: type[Header]) -> Callable[[Header, int, int, st
     return responder
 
 
-def response_template(header_type: type[Header], **constants: str | bool | int) -> Callable[..., bytes]:
+def response_template(
+    header_type: type[Header], *, plain: tuple[str, ...] = (), **constants: str | bool | int | None
+) -> Callable[..., bytes]:
     """Generates `respond(opaque, *values) -> frame`: successful answers without a body, for the hottest handlers.
 
-    The values are those fields that are not among the constants, in their declared order; an optional one may be None.
-    Saves the header object, and the work of writing what never changes.
+    The values are those fields that are not among the constants, in their declared order; an optional one may be None,
+    and one that is the constant None is never there. `plain` are fields whose text needs no escaping. Saves the header
+    object, and the work of writing what never changes.
     """
     specs = fields_of(header_type)
     known = {spec.name for spec in specs}
     if not set(constants) <= known:
         raise TypeError(f"{header_type.__name__} has no field {', '.join(sorted(set(constants) - known))}")
-    required = "".join(_key_text(spec, spec.name) for spec in specs if spec.required and spec.name not in constants)
+    required = "".join(
+        f',{quote(spec.key)}:"{{{spec.name}}}"' if spec.name in plain else _key_text(spec, spec.name)
+        for spec in specs
+        if spec.required and spec.name not in constants
+    )
     optional = [spec for spec in specs if not spec.required and spec.name not in constants]
     constant = ",".join(
         f"{quote(spec.key)}:{quote(value if isinstance(value, str) else text_of(value))}"

@@ -278,6 +278,16 @@ class Connection(asyncio.BufferedProtocol):
         if self._finishing and not self.open_replies:
             self._close_soon()
 
+    def send_answers(self, frames: list[bytes], settled: int) -> None:
+        """Sends answers that were encoded already, by templates, and counts off the requests that they settle."""
+        if self.is_lost:
+            return  # its answers were counted off when it went
+        self.output.put_frames(frames)
+        self.open_replies -= settled
+        self._dispatcher.settled(settled)
+        if self._finishing and not self.open_replies:
+            self._close_soon()
+
     def waiting_bytes(self) -> int:
         """How many bytes of the peer lie in the kernel, unread; 0 where the system does not tell."""
         sock = None if self.is_lost else self._transport.get_extra_info("socket")

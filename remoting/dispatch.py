@@ -13,7 +13,7 @@ here touches a socket. It mirrors NettyRequestProcessor and the processorTable o
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -67,33 +67,24 @@ class Response(msgspec.Struct, frozen=True):
     ext: Mapping[str, str] | None = None
 
 
-class Request(Generic[H_co]):
-    """A request while it is served. Slots: one is made for each frame, so it is kept small."""
-
-    __slots__ = ("_ext", "body", "command", "connection", "header", "kind", "raw_header", "received", "state")
+class Request(msgspec.Struct, Generic[H_co], eq=False, weakref=True):
+    """A request while it is served. A struct, because one is made for each frame."""
 
     # A request is new inside its handler, open once the handler has returned without an answer, done after it.
-    NEW, OPEN, DONE = 0, 1, 2
+    NEW: ClassVar = 0
+    OPEN: ClassVar = 1
+    DONE: ClassVar = 2
 
-    def __init__(
-        self,
-        connection: "Connection",
-        command: Command,
-        kind: SerializeType,
-        raw_header: bytes,
-        body: bytes,
-        received: float,
-    ) -> None:
-        self.connection = connection
-        self.command = command
-        self.header: H_co = command.header
-        self.kind = kind
-        self.raw_header = raw_header
-        self.body = body
-        #: When its bytes were read, on the monotonic clock of the server.
-        self.received = received
-        self.state = 0
-        self._ext: dict[str, str] | None = None
+    connection: "Connection"
+    command: Command
+    header: H_co
+    kind: SerializeType
+    raw_header: bytes
+    body: bytes
+    #: When its bytes were read, on the monotonic clock of the server.
+    received: float
+    state: int = 0
+    _ext: dict[str, str] | None = None
 
     @property
     def code(self) -> int:
@@ -130,21 +121,6 @@ class Request(Generic[H_co]):
             connection.send_response(self.kind, self.command.opaque, response)
         if state == Request.OPEN:
             connection.reply_settled()
-
-    def reply_frame(self, frame: bytes) -> None:
-        """`reply` with a whole frame that was encoded already, by a template: for the hottest handlers.
-
-        The request must be open, and the frame one with its opaque in the form of its header.
-        """
-        if self.state != 1:
-            raise RuntimeError(f"{self} is not open")
-        self.state = 2
-        connection = self.connection
-        if connection.is_lost:
-            return  # its answers were counted off when it went
-        if not self.command.flag & FLAG_ONEWAY:
-            connection.output.put(frame, b"", 0)
-        connection.reply_settled()
 
     def __str__(self) -> str:
         return f"{request_name(self.command.code)} #{self.command.opaque} of {self.connection}"

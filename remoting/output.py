@@ -74,6 +74,13 @@ class Output:
                 pieces.append(body)
         self.gathered += len(head) + body_length
 
+    def put_frames(self, frames: list[bytes]) -> None:
+        """Adds whole frames, in one go."""
+        if not self._pieces and frames:
+            self._loop.call_soon(self.flush)
+        self._pieces += frames
+        self.gathered += sum(map(len, frames))
+
     def flush(self) -> None:
         """Hands everything gathered to the transport."""
         pieces = self._pieces

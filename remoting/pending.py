@@ -27,10 +27,9 @@ class Answer:
 
     def __init__(self, request_code: int, decoded: Decoded) -> None:
         self.request_code = request_code
-        self.command: Command = decoded.command
-        self.kind: SerializeType = decoded.kind
-        self.raw_header = decoded.raw_header
-        self.body = decoded.body
+        self.command: Command
+        self.kind: SerializeType
+        self.command, self.kind, self.raw_header, self.body = decoded
 
     @property
     def code(self) -> int:

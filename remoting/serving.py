@@ -10,7 +10,7 @@ import inspect
 import logging
 from collections.abc import Awaitable
 
-from cometmq.protocol.codec import Decoded
+from cometmq.protocol.codec import Parts
 from cometmq.protocol.codes import ResponseCode, Version, request_name
 from cometmq.protocol.command import BadHeader, Command, SerializeType
 from cometmq.protocol.errors import ProtocolError
@@ -43,14 +43,14 @@ class Dispatcher:
         self._before = table.before
         self._quiet: asyncio.Future[None] | None = None
 
-    def dispatch(self, connection: Connection, decoded: Decoded, received: float) -> None:
+    def dispatch(self, connection: Connection, decoded: Parts, received: float) -> None:
         """Serves one request. Hot: a plain handler that returns its response makes no task and no future."""
         command, kind, raw_header, body = decoded
         entry = self._entries.get(command.code)
         if entry is None:
             refuse_unknown(connection, command, kind)
             return
-        request: Request[None] = Request(connection, command, kind, raw_header, body, received)
+        request: Request[None] = Request(connection, command, command.header, kind, raw_header, body, received)
         if self.is_closing and command.version > _GO_AWAY_ABOVE:
             request.reply(_GO_AWAY)
             return
@@ -66,6 +66,11 @@ class Dispatcher:
             result = entry.handler(request)
             if result.__class__ is Response:
                 request.reply(result)
+            elif result is LATER:
+                if request.state == 0:
+                    request.state = 1
+                    self.open_replies += 1
+                    connection.open_replies += 1
             else:
                 self._settle(request, result)
         except Exception as error:

@@ -20,8 +20,8 @@ from cometmq.broker.store.options import StoreOptions
 from cometmq.broker.store.runner import Runner
 from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.segments import Segment
-from cometmq.broker.store.text_shape import look
-from cometmq.broker.store.tickets import Ticket, Watermarks
+from cometmq.broker.store.text_shape import Facts, look
+from cometmq.broker.store.tickets import Ticket, Watermarks, settle_all
 from cometmq.broker.store.transforms import TransformList, check_topic
 from cometmq.protocol import sysflag
 
@@ -99,9 +99,52 @@ class Puts:
 
     # Into the turn
 
+    def put_known(
+        self,
+        message: Message,
+        facts: Facts,
+        needles: tuple[bytes, ...],
+        sink: Callable[[list[Ticket]], None],
+        context: object,
+    ) -> None:
+        """Put a message whose properties were looked at already: what they say, and that none of the needles is there.
+
+        `sink` is told of all such tickets that a turn settles, together. The hot path of sends. Budget: 0.5 us.
+        """
+        slot = self._gather.slots.get((message.topic, message.queue_id))
+        body = message.body
+        transforms = self._transforms
+        if (
+            slot is None
+            or body is None
+            or len(body) > self._max_body
+            or self._flags.bits
+            or self.shut is not None
+            or self._writing is not None
+            or needles is not transforms.needles
+            or transforms.always
+            or message.sys_flag & SPECIAL
+        ):
+            self._put(Ticket(message, None, sink, context))
+            return
+        self._pending.append(Ticket(message, None, sink, context, slot, facts))
+        if not self._scheduled:
+            self._schedule()
+
     def put(self, message: Message, done: Callable[[Ticket], None] | None = None) -> Ticket:
         """Put one message. The ticket is settled in a later turn, refused ones too. Budget: 1 us."""
         ticket = Ticket(message, done)
+        self._put(ticket)
+        return ticket
+
+    @property
+    def needles(self) -> tuple[bytes, ...]:
+        """Names that wake a transform; another tuple when the transforms have changed."""
+        return self._transforms.needles
+
+    def _put(self, ticket: Ticket) -> None:
+        message = ticket.message
+        assert message is not None
         refusal = None
         if self._flags.bits or self.shut is not None or self._writing is not None:
             refusal = self._refusal()
@@ -131,7 +174,6 @@ class Puts:
         self._pending.append(ticket)
         if not self._scheduled:
             self._schedule()
-        return ticket
 
     def _transform(self, ticket: Ticket, message: Message) -> Refusal | None:
         result = self._transforms.run(message)
@@ -299,10 +341,7 @@ class Puts:
                 settled += segment.tickets
         self._log.look_ahead()
         self._flush.appended(waiting)
-        ok = PutStatus.PUT_OK
-        for ticket in settled:
-            if ticket.status is None:
-                ticket.settle(ticket.failure or ok)
+        settle_all(settled)
         for segment in segments[written:]:
             for ticket in segment.tickets:
                 if ticket.status is None:

@@ -9,7 +9,7 @@ No clock and no I/O here. RocketMQ's PutMessageResult and GroupCommitRequest.
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +28,12 @@ class Ticket(msgspec.Struct):
 
     message: Message | None
     done: Callable[["Ticket"], None] | None = None
+    #: Told instead of `done`: of all tickets that a turn settles, together. `context` is whatever it needs to know.
+    sink: Callable[[list["Ticket"]], None] | None = None
+    context: Any = None
+    #: Of a plain message: the slot of its queue and what its properties say. See `gather`.
+    slot: Any = None
+    facts: tuple[int, bytes | None, bytes | None] | None = None
     status: PutStatus | None = None
     #: Words for the refusal or the failure.
     remark: str = ""
@@ -44,9 +50,6 @@ class Ticket(msgspec.Struct):
     store_host: bytes = NO_HOST
     #: Whether the body of the message is a client batch.
     batch: bool = False
-    #: Of a plain message: the slot of its queue and what its properties say. See `gather`.
-    slot: Any = None
-    facts: tuple[int, bytes | None, bytes | None] | None = None
     #: Lines in which it still stands.
     pending: int = 0
     #: What a line that failed made of it.
@@ -65,13 +68,15 @@ class Ticket(msgspec.Struct):
         if remark:
             self.remark = remark
         self.message = None
-        done = self.done
-        if done is not None:
-            self.done = None
-            try:
+        done, sink = self.done, self.sink
+        self.done = self.sink = None
+        try:
+            if done is not None:
                 done(self)
-            except Exception:
-                log.exception("whoever waited for a put failed")
+            if sink is not None:
+                sink([self])
+        except Exception:
+            log.exception("whoever waited for a put failed")
 
     def future(self) -> "asyncio.Future[Ticket]":
         """The ticket as something to await, on a running loop. Ask once; callbacks are cheaper."""
@@ -91,6 +96,34 @@ class Ticket(msgspec.Struct):
 
         self.done = wake
         return future
+
+
+def settle_all(tickets: Iterable[Ticket]) -> None:
+    """Settle tickets in order: each with its failure, or well. Those that have one sink are told of together."""
+    ok = PutStatus.PUT_OK
+    told: list[Ticket] = []
+    last: Callable[[list[Ticket]], None] | None = None
+    for ticket in tickets:
+        if ticket.status is not None:
+            continue
+        sink = ticket.sink
+        if sink is None:
+            ticket.settle(ticket.failure or ok)
+            continue
+        if sink is not last:
+            _tell(last, told)
+            last, told = sink, []
+        ticket.status = ticket.failure or ok
+        told.append(ticket)
+    _tell(last, told)
+
+
+def _tell(sink: Callable[[list[Ticket]], None] | None, tickets: list[Ticket]) -> None:
+    if sink is not None and tickets:
+        try:
+            sink(tickets)
+        except Exception:
+            log.exception("whoever waited for %d puts failed", len(tickets))
 
 
 class WaitLine:
@@ -122,8 +155,13 @@ class WaitLine:
     def advance(self, offset: int) -> None:
         """The watermark has come to `offset`."""
         line = self._line
+        free: list[Ticket] = []
         while line and line[0][0] <= offset:
-            self._leave(line.popleft()[2])
+            ticket = line.popleft()[2]
+            ticket.pending -= 1
+            if ticket.pending == 0:
+                free.append(ticket)
+        settle_all(free)
 
     def expire(self, now: float) -> None:
         """Settle those that have waited too long. The message is in the log all the same."""
