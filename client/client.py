@@ -16,7 +16,7 @@ from cometmq.client.heartbeat import Heartbeats
 from cometmq.client.identity import client_id, local_address, own_instance_name
 from cometmq.client.nameservers import Nameservers, configured_addresses, lookup_url
 from cometmq.client.requests import Credentials, RequestKeys, fixed_keys
-from cometmq.client.routes import Routes
+from cometmq.client.routes import Routes, TopicRoute
 from cometmq.client.scheduler import Scheduler
 from cometmq.client.server_requests import AskedConsumer, ServerRequests
 from cometmq.protocol.bodies.heartbeat import ConsumerData, ProducerData
@@ -130,6 +130,7 @@ class Client:
         self.nameservers = Nameservers(self.remoting, configured_addresses(self._given), url=url)
         self.routes = Routes(self.nameservers, request_timeout=self.request_timeout)
         self.heartbeats = Heartbeats(self)
+        self.routes.on_changed.append(self._route_changed)
         self.scheduler = Scheduler()
         self._state = "running"
         self.scheduler.every(self._route_interval, self._refresh_routes, "refresh of the routes")
@@ -236,6 +237,12 @@ class Client:
         await asyncio.gather(*(tell(address) for address in connected))
 
     # Keeping up
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        """Brokers that a new route brings hear of us at once, not with the next heartbeat."""
+        strangers = self.heartbeats.strangers()
+        if strangers:
+            self.scheduler.spawn(self.heartbeats.beat(strangers), "heartbeat to new brokers")
 
     async def _refresh_routes(self) -> None:
         topics = {topic for member in (*self.producers.values(), *self.consumers.values()) for topic in member.topics()}

@@ -6,6 +6,7 @@ sendHeartbeatToAllBroker.
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cometmq.client.errors import BrokerError
@@ -31,6 +32,8 @@ class Heartbeats:
         self._client = client
         #: Addresses whose last heartbeat failed: told once.
         self._silent: set[str] = set()
+        #: Addresses that were told about us, or are being told.
+        self._told: set[str] = set()
 
     def data(self) -> HeartbeatData:
         """What brokers are told."""
@@ -41,18 +44,26 @@ class Heartbeats:
             consumer_data_set=[member.heartbeat() for member in client.consumers.values()],
         )
 
-    async def beat(self) -> None:
-        """Tell all brokers that are known. Who does not answer is logged once, and asked again next time."""
+    async def beat(self, addresses: Iterable[str] | None = None) -> None:
+        """Tell these brokers, or all that are known. Who does not answer is logged once, and asked again next time."""
         client = self._client
         if not client.producers and not client.consumers:
             return
+        if addresses is None:
+            addresses = self._all()
+            self._told.intersection_update(addresses)
         body = self.data().encode()
-        addresses = client.routes.brokers.addresses(masters_only=not client.consumers)
         await asyncio.gather(*(self._tell(address, body) for address in addresses))
 
-    async def beat_one(self, address: str) -> None:
-        """Tell one broker now: it was not known until this moment."""
-        await self._tell(address, self.data().encode())
+    def strangers(self) -> list[str]:
+        """Brokers that have not heard of us; from now on they count as told."""
+        strangers = [address for address in self._all() if address not in self._told]
+        self._told.update(strangers)
+        return strangers
+
+    def _all(self) -> list[str]:
+        client = self._client
+        return client.routes.brokers.addresses(masters_only=not client.consumers)
 
     async def _tell(self, address: str, body: bytes) -> None:
         client = self._client
@@ -65,6 +76,7 @@ class Heartbeats:
             if answer.code != ResponseCode.SUCCESS:
                 raise BrokerError.of(answer, address)
         except (TransportError, BrokerError) as error:
+            self._told.discard(address)
             level = logging.DEBUG if address in self._silent else logging.WARNING
             self._silent.add(address)
             log.log(level, "heartbeat to %s failed: %s", address, error)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.options import StartFrom
-from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.errors import BrokerError, BrokerFailed, ClientError
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
 from cometmq.protocol import names
@@ -93,6 +93,9 @@ class Rebalance:
             if not consumer.is_clustering:
                 return queues
             clients = await self._members(route.data.broker_datas)
+        except BrokerFailed:
+            # "no consumer for this group": the broker was restarted since our last heartbeat.
+            clients = []
         except _TROUBLE as error:
             level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
             log.log(level, "%s keeps its queues of %s: %s", consumer.group, topic, error)

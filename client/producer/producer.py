@@ -313,7 +313,7 @@ class Producer:
         for name in {queue.broker_name for queue in route.publish}:
             address = brokers.master(name)
             if address not in brokers.versions:
-                await self._client.heartbeats.beat_one(address)
+                await self._client.heartbeats.beat([address])
             version = brokers.versions.get(address)
             if version is not None and version < _TIMERS_SINCE:
                 raise Unsupported(
