@@ -97,8 +97,7 @@ class Flush:
                     ticket.settle(PutStatus.UNKNOWN_ERROR, self._flags.reason)
             else:
                 deadline = self._clock.monotonic() + self._timeout
-                for ticket in waiting:
-                    self.line.add(ticket, deadline)
+                self.line.add_all(waiting, deadline)
                 if self._watch is None:
                     self._watch = self._runner.call_later(self._timeout, self._look_at_deadlines)
         if self._confirms_appended:

@@ -21,6 +21,8 @@ Facts: TypeAlias = tuple[int, bytes | None, bytes | None]
 #: Shapes that a queue remembers: a few producers with a few tags each.
 MAX_SHAPES: Final = 6
 
+# As a number: `in` with bytes takes five times as long.
+_SEPARATOR: Final = 2
 _UNIQUE: Final = b"UNIQ_KEY\x01"
 _KEYS: Final = b"KEYS\x01"
 
@@ -75,7 +77,7 @@ class TextShape:
                 return None
             unique = text[self._start : self._end]
             # A value with a separator in it would be two properties.
-            return (self.code, None, unique) if b"\x02" not in unique else None
+            return (self.code, None, unique) if _SEPARATOR not in unique else None
         if self._keys_first:
             shift = len(text) - self._length
             end = self._end + shift
@@ -88,7 +90,7 @@ class TextShape:
                 return None
             unique = text[self._start : self._end]
             keys = text[self._middle_end : len(text) - len(self._tail)]
-        if not keys or b"\x02" in keys or b"\x02" in unique:
+        if not keys or _SEPARATOR in keys or _SEPARATOR in unique:
             return None
         return self.code, keys, unique
 

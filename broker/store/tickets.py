@@ -152,6 +152,12 @@ class WaitLine:
         ticket.pending += 1
         self._line.append((ticket.end_offset, deadline, ticket))
 
+    def add_all(self, tickets: list[Ticket], deadline: float) -> None:
+        """The same for the tickets of a turn."""
+        for ticket in tickets:
+            ticket.pending += 1
+        self._line.extend([(ticket.end_offset, deadline, ticket) for ticket in tickets])
+
     def advance(self, offset: int) -> None:
         """The watermark has come to `offset`."""
         line = self._line
