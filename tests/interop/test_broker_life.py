@@ -8,7 +8,7 @@ import pytest
 
 from support.cluster import Cluster
 from support.mq_client import GO, JAVA, JAVA_BIN, OLD_JAVA, MqClient, PushConsumer, Seen, Told
-from support.plain_frames import call, create_topic
+from support.plain_frames import call
 from support.server_process import wait_for
 
 Clients = Callable[[str], MqClient]
@@ -76,7 +76,8 @@ def test_running_clients_see_that_a_topic_has_more_queues(cluster: Cluster, clie
     java.send(ns, topic, 2)
     consumer = java.push(ns, unique("CG_grow"), topic)
     wait_for("two queues", 30, lambda: consumer.assigned() == {0, 1})
-    create_topic(cluster.address, topic, 4)
+    out, err = java.admin("updateTopic", "-b", cluster.address, "-t", topic, "-r", "4", "-w", "4", "-n", ns)
+    assert "success" in out, err
     wait_for("the producer sees four", 30, lambda: java.queues(ns, topic) == {0, 1, 2, 3})
     wait_for("the consumer works on four", 30, lambda: consumer.assigned() == {0, 1, 2, 3})
     told = java.send(ns, topic, 8, prefix="grown")
