@@ -1,14 +1,15 @@
 """Tells the members of a consumer group that others came or went, so that they divide the queues anew.
 
 Oneway, some members a turn, and never in the way of the request that caused it: a member that cannot be reached is
-passed over, for clients also look by themselves each 20 s. A new round takes the place of the one that is under way;
-those who have not heard yet are first in it. RocketMQ's DefaultConsumerIdsChangeListener.
+passed over, for clients also look by themselves each 20 s. A change during a round makes one longer round of both:
+whoever has been told already comes again, behind those who have not. RocketMQ's DefaultConsumerIdsChangeListener.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict
 from typing import Final
 
+from cometmq.broker.channels import ClientChannel
 from cometmq.broker.consumers import ConsumerGroup
 from cometmq.broker.state import BrokerState
 from cometmq.broker.store.runner import Handle
@@ -18,12 +19,36 @@ from cometmq.protocol.requests.callbacks import NotifyConsumerIdsChanged
 from cometmq.remoting.connection import Connection
 from cometmq.remoting.errors import TransportError
 
-#: Members that are told in one turn of the loop: about a millisecond's work.
+#: Members that are told at a time, about two milliseconds' work, and the seconds until the next are: ten thousand
+#: clients that start together shall not keep the broker from its other work.
 MEMBERS_A_TURN: Final = 256
+PAUSE: Final = 0.01
 #: Seconds that changes are gathered for when `realTimeNotifyConsumerChange` is off.
 GATHER_TIME: Final = 15.0
 
 log = logging.getLogger(__name__)
+
+
+class _Round:
+    """Who of a group is still to be told, and who has been: those come again when something changes meanwhile."""
+
+    __slots__ = ("pending", "told")
+
+    def __init__(self) -> None:
+        # A plain dict would look at all that were taken from its begin, each time.
+        self.pending: OrderedDict[Connection, None] = OrderedDict()
+        self.told: dict[Connection, None] = {}
+
+    def begin(self, members: dict[Connection, ClientChannel]) -> None:
+        """Something changed: all members must hear of it from now on. Costs what has been told, and new members."""
+        known = len(self.pending) + len(self.told)
+        self.pending.update(self.told)
+        self.told.clear()
+        # New members are the last of the group.
+        for connection in reversed(members):
+            if known and connection in self.pending:
+                break
+            self.pending[connection] = None
 
 
 class ConsumerNotices:
@@ -31,12 +56,12 @@ class ConsumerNotices:
 
     def __init__(self, state: BrokerState) -> None:
         self._state = state
-        # Group -> the members that are still to be told, in their order.
-        self._rounds: dict[str, dict[Connection, None]] = {}
+        self._rounds: dict[str, _Round] = {}
         # Groups whose rounds wait for the gathering to end.
         self._gathered: set[str] = set()
         self._gathering: Handle | None = None
         self._is_scheduled = False
+        self._pausing: Handle | None = None
         self._is_closed = False
         #: Notices that were sent, and members that were passed over.
         self.sent = 0
@@ -60,9 +85,10 @@ class ConsumerNotices:
         self._state.consumers.on_changed.remove(self.changed)
         self._rounds.clear()
         self._gathered.clear()
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
+        for timer in (self._gathering, self._pausing):
+            if timer is not None:
+                timer.cancel()
+        self._gathering = self._pausing = None
 
     def _is_wanted(self, group: ConsumerGroup) -> bool:
         if not self._state.config.notify_consumer_ids_changed_enable:
@@ -73,8 +99,10 @@ class ConsumerNotices:
         return config is None or config.notify_consumer_ids_changed_enable
 
     def _begin(self, group: ConsumerGroup) -> None:
-        waiting = self._rounds.get(group.name, {})
-        self._rounds[group.name] = _in_order(waiting, group.channels)
+        found = self._rounds.get(group.name)
+        if found is None:
+            found = self._rounds[group.name] = _Round()
+        found.begin(group.channels)
         if not self._is_scheduled:
             self._is_scheduled = True
             self._state.runner.call_soon(self._turn)
@@ -88,21 +116,25 @@ class ConsumerNotices:
                 self._begin(group)
 
     def _turn(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled, self._pausing = False, None
         left = MEMBERS_A_TURN
         while left and self._rounds:
-            name, members = next(iter(self._rounds.items()))
+            name, found = next(iter(self._rounds.items()))
             header = NotifyConsumerIdsChanged(consumer_group=name)
-            while left and members:
-                connection = next(iter(members))
-                del members[connection]
-                left -= 1
-                self._tell(connection, header)
-            if not members:
+            pending, told = found.pending, found.told
+            group = self._state.consumers.get(name)
+            members = {} if group is None else group.channels
+            while left and pending:
+                connection, _ = pending.popitem(last=False)
+                if connection in members:
+                    told[connection] = None
+                    left -= 1
+                    self._tell(connection, header)
+            if not pending:
                 del self._rounds[name]
         if self._rounds:
             self._is_scheduled = True
-            self._state.runner.call_soon(self._turn)
+            self._pausing = self._state.runner.call_later(PAUSE, self._turn)
 
     def _tell(self, connection: Connection, header: NotifyConsumerIdsChanged) -> None:
         # One that does not read its answers shall not be buried in notices besides.
@@ -116,10 +148,3 @@ class ConsumerNotices:
             log.debug("%s was not told of a change in %s: %s", connection, header.consumer_group, error)
         else:
             self.sent += 1
-
-
-def _in_order(waiting: Iterable[Connection], members: Mapping[Connection, object]) -> dict[Connection, None]:
-    """All members, and first among them those who have waited already."""
-    ordered = {connection: None for connection in waiting if connection in members}
-    ordered.update(dict.fromkeys(members))
-    return ordered
