@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from cometmq.daemon import StartError, SystemProperties, UsageError, exit_with, read_properties
+from cometmq.daemon import StartError, SystemProperties, UsageError, announce, exit_with, read_properties
 from cometmq.protocol.errors import CometMQError
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def main(
         config = load_config(options, properties)
         if print_all or print_some:
             shown = config.to_properties()
-            for key in shown if print_all else IMPORTANT.split():
-                print(f"{key}={shown[key]}")
+            announce("\n".join(f"{key}={shown[key]}" for key in (shown if print_all else IMPORTANT.split())))
             return
         _serve(config, options, properties)
     except (CometMQError, OSError) as error:
