@@ -74,11 +74,13 @@ class Registration:
             self._tasks.append(asyncio.create_task(nameserver.run(), name=f"registration with {nameserver.address}"))
         if self.state.config.enable_slave_acting_master and self.nameservers:
             self._tasks.append(asyncio.create_task(self._beat(), name="heartbeats to the nameservers"))
-        if self.nameservers:
-            waits = [asyncio.ensure_future(nameserver.tried.wait()) for nameserver in self.nameservers]
-            _, late = await asyncio.wait(waits, timeout=FIRST_WAIT)
-            for wait in late:
-                wait.cancel()
+        try:
+            async with asyncio.timeout(FIRST_WAIT):
+                for nameserver in self.nameservers:
+                    await nameserver.tried.wait()
+        except TimeoutError:
+            late = [nameserver.address for nameserver in self.nameservers if not nameserver.tried.is_set()]
+            log.warning("no answer of the nameservers %s yet; the broker starts without", ";".join(late))
 
     async def close(self) -> None:
         """Take leave of all nameservers that can be reached."""
