@@ -5,12 +5,15 @@ the careful way, check by check in RocketMQ's order. What a stored text looks li
 end of a put in `put_result`, when the broker is too busy in `overload`. Mirrors SendMessageProcessor.
 """
 
+import asyncio
 import logging
 import os
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
 
 from cometmq.broker.handlers.put_result import STORED, refusal_of
 from cometmq.broker.handlers.row import Row
@@ -29,7 +32,7 @@ from cometmq.protocol.errors import RecordError
 from cometmq.protocol.json_header import response_template as json_template
 from cometmq.protocol.message_id import UniqueKeyGenerator, encode_message_id, pack_host
 from cometmq.protocol.requests.send import SendMessage, SendMessageAnswer, SendMessageRefusal
-from cometmq.remoting.dispatch import LATER, Permission, Request, Response, Result
+from cometmq.remoting.dispatch import LATER, Outcome, Permission, Request, Response, Result
 
 if TYPE_CHECKING:
     from cometmq.broker.config import BrokerConfig
@@ -75,6 +78,25 @@ class Refused(Exception):
         super().__init__(remark)
         self.code = int(code)
         self.remark = remark
+
+
+class _FirstOfTopic(Request[SendMessage]):
+    """A request that makes a topic: who gets its answer may ask a nameserver for the topic at once."""
+
+    answer: "asyncio.Future[Result]" = msgspec.field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @classmethod
+    def of(cls, request: Request[SendMessage]) -> "_FirstOfTopic":
+        return cls(*(getattr(request, name) for name in Request.__struct_fields__))
+
+    def reply(self, response: Response | Literal[Outcome.NO_ANSWER]) -> None:
+        if not self.answer.done():
+            self.answer.set_result(response)
+
+    async def answer_after(self, announcement: Awaitable[None]) -> Result:
+        """The answer to the request, when the nameservers know the topic."""
+        await announcement
+        return await self.answer
 
 
 class SendRequests:
@@ -201,14 +223,10 @@ class SendRequests:
         except Refused as refused:
             return Response(refused.code, self._refusal, remark=refused.remark)
         if is_new and (announcement := self._state.announcement()) is not None:
-            return self._send_announced(request, target, announcement)
-        return self._take_any(request, target)
-
-    async def _send_announced(
-        self, request: Request[SendMessage], target: _Target, announcement: Awaitable[None]
-    ) -> Result:
-        """The first message of a topic: who gets the answer may ask a nameserver for the topic at once."""
-        await announcement
+            # The first message of a topic is put at once, before those behind it on the same connection.
+            first = _FirstOfTopic.of(request)
+            result = self._take_any(first, target)
+            return first.answer_after(announcement) if result is LATER else result
         return self._take_any(request, target)
 
     def _take_any(self, request: Request[SendMessage], target: _Target) -> Result:
