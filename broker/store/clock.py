@@ -4,9 +4,16 @@ Store times, retention and delays follow the wall clock, which may jump; timeout
 shipped: tests of the broker and its users move time through it.
 """
 
+import sys
 import time
 from datetime import UTC, datetime, tzinfo
-from typing import Protocol
+from typing import Final, Protocol
+
+if sys.platform != "win32":
+    import resource
+
+#: Linux alone counts for each thread.
+_RUSAGE_THREAD: Final[int | None] = getattr(resource, "RUSAGE_THREAD", None) if sys.platform != "win32" else None
 
 
 class Clock(Protocol):
@@ -21,6 +28,12 @@ class Clock(Protocol):
     def local(self, wall: int) -> datetime:
         """A timestamp in the time zone of the machine: the hours of `deleteWhen`, the names of index files."""
 
+    def waits(self) -> int:
+        """A number that changes when the thread that asks has had to wait, and not when it was only kept from running.
+
+        Tells a slow disk from a busy processor.
+        """
+
 
 class SystemClock:
     """The clocks of the machine."""
@@ -34,6 +47,11 @@ class SystemClock:
     def local(self, wall: int) -> datetime:
         return datetime.fromtimestamp(wall / 1000)
 
+    def waits(self) -> int:
+        if _RUSAGE_THREAD is None:
+            return time.monotonic_ns()  # nobody tells: every delay is a wait
+        return resource.getrusage(_RUSAGE_THREAD).ru_nvcsw
+
 
 class FakeClock:
     """Clocks that stand still until they are moved."""
@@ -42,6 +60,7 @@ class FakeClock:
         self._wall = wall
         self._monotonic = monotonic
         self._zone = zone
+        self._waits = 0
 
     def wall(self) -> int:
         return self._wall
@@ -51,6 +70,10 @@ class FakeClock:
 
     def local(self, wall: int) -> datetime:
         return datetime.fromtimestamp(wall / 1000, self._zone).replace(tzinfo=None)
+
+    def waits(self) -> int:
+        self._waits += 1  # time that goes by here is never the processor's fault
+        return self._waits
 
     def advance(self, seconds: float) -> None:
         """Time goes by: both clocks move on."""

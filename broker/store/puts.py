@@ -27,7 +27,7 @@ from cometmq.protocol import sysflag
 
 log = logging.getLogger(__name__)
 
-#: A write in the loop that took longer, in seconds, sends the next ones through a thread ...
+#: A write in the loop that took longer, in seconds, and waited, sends the next ones through a thread ...
 SLOW_WRITE: Final = 0.020
 #: ... until none was slow for this long.
 QUIET: Final = 1.0
@@ -35,6 +35,10 @@ QUIET: Final = 1.0
 LOGGED_WRITE: Final = 0.5
 #: A write that has lasted this long, in seconds, is rather a clock that jumped than a busy disk.
 NOT_BUSY_ANY_MORE: Final = 10_000.0
+
+
+#: How many segments were written, what stopped it, how long it took in seconds, and whether it had to wait.
+Written = tuple[int, OSError | None, float, bool]
 
 
 class FlushLine(Protocol):
@@ -86,7 +90,7 @@ class Puts:
         self._writing: list[Segment] | None = None
         self._writing_since = 0.0
         self._slow_until = -1.0
-        self._errand: Errand[tuple[int, OSError | None]] | None = None
+        self._errand: Errand[Written] | None = None
         self.slowest_write = 0.0
 
     def configure(self, options: StoreOptions) -> None:
@@ -279,19 +283,18 @@ class Puts:
         if now < self._slow_until:
             self._write_in_thread(segments, now)
             return
-        written, error = self._write(segments)
-        self._written(segments, written, error, self._clock.monotonic() - now)
+        self._written(segments, *self._write(segments))
 
     def _write_in_thread(self, segments: list[Segment], now: float) -> None:
         self._writing = segments
         self._writing_since = now
         overdue = self._runner.call_later(self._put_timeout, self._give_up)
 
-        def done(result: tuple[int, OSError | None] | None, error: Exception | None) -> None:
+        def done(result: Written | None, error: Exception | None) -> None:
             overdue.cancel()
             self._writing = self._errand = None
-            written, failure = result or (0, OSError(errno.EIO, f"the writer failed: {error}"))
-            self._written(segments, written, failure, self._clock.monotonic() - now)
+            failed = (0, OSError(errno.EIO, f"the writer failed: {error}"), 0.0, False)
+            self._written(segments, *(result or failed))
 
         self._errand = Errand(self._runner, lambda: self._write(segments), done, lane="write")
 
@@ -302,21 +305,29 @@ class Puts:
                 if ticket.status is None:
                     ticket.settle(PutStatus.UNKNOWN_ERROR, f"not written within {self._put_timeout * 1000:.0f} ms")
 
-    def _write(self, segments: list[Segment]) -> tuple[int, OSError | None]:
-        """Write the segments one after the other: how many are written, and what stopped it. May run in a thread."""
+    def _write(self, segments: list[Segment]) -> Written:
+        """Write the segments one after the other. May run in a thread."""
         written = 0
+        failure: OSError | None = None
+        clock = self._clock
+        began, waits = clock.monotonic(), clock.waits()
         for segment in segments:
             if segment.file is not None and segment.parts:
                 try:
                     segment.file.write(segment.start - segment.file.start, [b"".join(segment.parts)])
                 except OSError as error:
-                    return written, error
+                    failure = error
+                    break
             written += 1
-        return written, None
+        return written, failure, clock.monotonic() - began, clock.waits() != waits
 
-    def _written(self, segments: list[Segment], written: int, error: OSError | None, seconds: float) -> None:
+    def _written(
+        self, segments: list[Segment], written: int, error: OSError | None, seconds: float, waited: bool
+    ) -> None:
         if seconds > SLOW_WRITE:
-            self._slow_until = self._clock.monotonic() + QUIET
+            # A process that shares its processor is late too; a thread would make that worse.
+            if waited:
+                self._slow_until = self._clock.monotonic() + QUIET
             self.slowest_write = max(self.slowest_write, seconds)
             if seconds > LOGGED_WRITE:
                 log.warning("a write to the commit log took %.0f ms", seconds * 1000)

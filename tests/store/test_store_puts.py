@@ -719,3 +719,21 @@ def test_records_of_many_turns_are_what_was_put() -> None:
         records: list[Record] = read_queue(store, topic, queue_id)
         assert [record.body for record in records] == content
         assert [record.queue_offset for record in records] == list(range(len(content)))
+
+
+def test_a_write_that_was_only_kept_from_running_does_not_go_to_a_thread() -> None:
+    kit = StoreKit()
+    store = kit.opened()
+    kit.put(store, message("T", 0, b"first"))
+    kit.runner.hold("write")
+    kit.clock.waits = lambda: 7  # type: ignore[method-assign]
+    kit.fake.slow_next("write", 0.1, path="commitlog")
+    assert kit.put(store, message("T", 0, b"late")).status is PutStatus.PUT_OK
+    assert kit.put(store, message("T", 0, b"next")).status is PutStatus.PUT_OK
+    del kit.clock.waits  # type: ignore[method-assign]
+    kit.fake.slow_next("write", 0.1, path="commitlog")
+    assert kit.put(store, message("T", 0, b"slow")).status is PutStatus.PUT_OK
+    assert kit.put(store, message("T", 0, b"through a thread")).status is None
+    kit.runner.let_go("write")
+    kit.runner.run()
+    store.close()
