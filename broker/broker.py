@@ -33,6 +33,7 @@ from cometmq.broker.store.clock import Clock, SystemClock
 from cometmq.broker.store.config_files import ConfigFiles
 from cometmq.broker.store.disk import Disk, RealDisk
 from cometmq.broker.store.dispatch import TellArrivals
+from cometmq.broker.store.options import BrokerRole
 from cometmq.broker.store.runner import AsyncioRunner
 from cometmq.broker.store.store import Store
 from cometmq.broker.tables import SavedTable
@@ -138,8 +139,7 @@ class Broker:
 
     async def _start(self) -> None:
         config = self._config = remote_changes.restore(self._config)
-        if not config.is_master:
-            raise StartError("brokerRole=SLAVE: this version does not replicate yet", "start it as ASYNC_MASTER")
+        _check_role(config)
         idle = config.without_effect()
         if idle:
             log.warning("these keys have no effect here: %s", ", ".join(idle))
@@ -347,6 +347,20 @@ class Broker:
         for server in self._servers:
             server.dispatcher.open_reply_limit = OPEN_SENDS + config.pull_thread_pool_queue_capacity
         state.stats.configure(detail=config.enable_detail_stat, auto_delete=config.auto_delete_unused_stats)
+
+
+def _check_role(config: BrokerConfig) -> None:
+    """Nothing is promised here that only replication can keep."""
+    if not config.is_master:
+        raise StartError("brokerRole=SLAVE: this version does not replicate yet", "start it as ASYNC_MASTER")
+    if config.store.broker_role is BrokerRole.SYNC_MASTER:
+        replicas = config.store.in_sync_replicas
+        if replicas > 1:
+            raise StartError(
+                f"brokerRole=SYNC_MASTER with inSyncReplicas={replicas}: this version does not replicate yet",
+                "start it as ASYNC_MASTER",
+            )
+        log.warning("brokerRole=SYNC_MASTER with inSyncReplicas=1: messages are acknowledged without any slave")
 
 
 class _Progress:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import os
 import socket
 import threading
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cometmq.broker.broker import Broker
+from cometmq.broker.broker import Broker, _Progress
 from cometmq.broker.config import BrokerConfig, from_sources
+from cometmq.broker.store.clock import FakeClock
 from cometmq.broker.store.disk import RealDisk
 from cometmq.broker.store.errors import StoreLocked
 from cometmq.daemon import StartError
@@ -158,6 +160,34 @@ class TestFailedStarts:
                 with pytest.raises(asyncio.CancelledError):
                     await start
         assert not (tmp_path / "abort").exists()
+
+
+class TestRoles:
+    async def test_a_slave_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(StartError, match="brokerRole=SLAVE: this version does not replicate yet"):
+            await Broker(config(tmp_path, brokerRole="SLAVE", brokerId="1")).start()
+
+    async def test_a_master_that_waits_for_slaves_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(StartError, match="SYNC_MASTER with inSyncReplicas=2"):
+            await Broker(config(tmp_path, brokerRole="SYNC_MASTER", inSyncReplicas="2")).start()
+
+    async def test_one_that_waits_for_nobody_says_what_that_means(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async with Broker(config(tmp_path, brokerRole="SYNC_MASTER")):
+            told = [r.getMessage() for r in caplog.records if "SYNC_MASTER" in r.getMessage()]
+        assert told == ["brokerRole=SYNC_MASTER with inSyncReplicas=1: messages are acknowledged without any slave"]
+
+
+def test_progress_of_a_long_recovery_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    clock = FakeClock()
+    progress = _Progress(clock)
+    for done in range(0, 101, 10):
+        progress(done << 20, 100 << 20)
+        clock.advance(1.0)
+    texts = [record.getMessage() for record in caplog.records]
+    assert texts == [f"recovering the store: {at} of 100 MiB ({at} %)" for at in (30, 60, 90)]
 
 
 class TestEnd:
