@@ -88,7 +88,7 @@ def _print(directory: str, report: "Report") -> None:
         f"{directory}: log {report.begin} to {report.end}, {_count(report.log_files, 'file')}, "
         f"{_count(report.records, 'record')}; {_count(report.queues, 'queue')}, {_count(report.units, 'unit')}; "
         f"{_count(report.index_files, 'index file')}, {_count(report.index_entries, 'entry', 'entries')}; "
-        f"{_count(report.offsets, 'consumer offset')}"
+        f"{_count(report.offsets, 'consumer offset')}; {_count(report.timers, 'timer')}"
     )
     verdict = "sound" if report.sound else _count(report.defect_count, "defect")
     click.echo(f"{verdict}, {_count(report.note_count, 'note')}")

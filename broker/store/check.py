@@ -19,10 +19,11 @@ from cometmq.broker.store.check_index import IndexCheck
 from cometmq.broker.store.check_log import LogCheck, Progress
 from cometmq.broker.store.check_queues import QueueCheck, QueuesCheck
 from cometmq.broker.store.check_report import Kind, Report
+from cometmq.broker.store.check_timers import TimerCheck
 from cometmq.broker.store.checkpoint import FILE_SIZE, Checkpoint
 from cometmq.broker.store.config_files import ConfigFile, ConfigFiles
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER
-from cometmq.broker.store.disk import Disk, RealDisk, _lock_owner
+from cometmq.broker.store.disk import Disk, RealDisk, lock_owner
 from cometmq.broker.store.dispatch import DispatchRequest
 from cometmq.broker.store.errors import ConfigDamaged, StoreError, StoreLocked
 from cometmq.broker.store.marks import Marks
@@ -98,7 +99,7 @@ def kept_still(root: str) -> Iterator[None]:
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise
-            raise StoreLocked(path, _lock_owner(descriptor)[1]) from None
+            raise StoreLocked(path, lock_owner(descriptor)[1]) from None
         yield
     finally:
         os.close(descriptor)
@@ -122,6 +123,7 @@ class Check:
         if not any(disk.exists(f"{root}/{name}") for name in _SIGNS) and not given.get("storePathCommitLog"):
             raise NoStore("this is no store", path=root)
         self.options = guess_options(disk, root, given)
+        self.options.commit_log_folder(root)
         #: Slots and entries of the index files; None when neither options nor files tell.
         self.index_shape: tuple[int, int] | None = None
         #: What a repair asks after `run`: the queues, and the offsets that they cannot have.
@@ -182,6 +184,11 @@ class Check:
             if (topic.attributes or {}).get("queue.type") == "BatchCQ"
         ) | {topic for (topic, _), queue in queues.queues.items() if queue.is_batch}
         check_offsets(config, tables, queues, report, self.wrong_offsets)
+        timer_log_size = _usual_length(disk, [f"{root}/timerlog"])
+        TimerCheck(disk, root, report, log.begin, log.end, clean=clean).run(timer_log_size)
+        if disk.list_dir(f"{root}/compaction/compactionLog"):
+            what = "copies of the messages of compacted topics; they are not looked at"
+            report.note(Kind.STORE, f"{root}/compaction/compactionLog", None, what)
         return report
 
     def is_batch(self, topic: str) -> bool:
@@ -199,7 +206,7 @@ class Check:
         return LogCheck(
             self.disk,
             self.root,
-            options.store_path_commit_log or f"{self.root}/commitlog",
+            options.commit_log_folder(self.root),
             options.mapped_file_size_commit_log,
             Scanner(DelayLevels.parse(options.message_delay_level)),
             checkpoint,

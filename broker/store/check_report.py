@@ -24,6 +24,7 @@ class Kind(enum.Enum):
     EXT_UNIT = "extension unit"
     INDEX_FILE = "index file"
     INDEX_ENTRY = "index entry"
+    TIMER = "timer"
     OFFSET = "offset"
     CONFIG = "config file"
     CHECKPOINT = "checkpoint"
@@ -62,6 +63,7 @@ class Report:
         self.index_files = 0
         self.index_entries = 0
         self.offsets = 0
+        self.timers = 0
         #: Physical offsets between which the log is.
         self.begin = 0
         self.end = 0

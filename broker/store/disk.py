@@ -422,7 +422,7 @@ class RealLock:
             except OSError as error:
                 if error.errno not in (errno.EACCES, errno.EAGAIN):
                     raise
-            locked, pid = _lock_owner(self._descriptor)
+            locked, pid = lock_owner(self._descriptor)
             if locked:
                 raise StoreLocked(path, pid)
         raise StoreLocked(path, None)
@@ -438,7 +438,7 @@ class RealLock:
 _FLOCK = struct.Struct("@qqihh") if sys.platform == "darwin" else struct.Struct("@hhqqi4x")
 
 
-def _lock_owner(descriptor: int) -> tuple[bool, int | None]:
+def lock_owner(descriptor: int) -> tuple[bool, int | None]:
     """Whether somebody else holds the first byte, and who; 0 and below stand for somebody whom we cannot see."""
     if sys.platform == "darwin":
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(0, 1, 0, fcntl.F_WRLCK, os.SEEK_SET))

@@ -173,6 +173,13 @@ class StoreOptions:
         """The directory of the store: `storePathRootDir`, or `store` in the home directory."""
         return self.store_path_root_dir or os.path.join(os.path.expanduser("~"), "store")
 
+    def commit_log_folder(self, root: str) -> str:
+        """Where the log of the store at `root` is. RocketMQ can spread one over several paths; we refuse that."""
+        folder = self.store_path_commit_log or f"{root}/commitlog"
+        if "," in folder:
+            raise OptionError("storePathCommitLog", folder, "one path: a log over several is not supported")
+        return folder
+
     @property
     def consume_queue_file_size(self) -> int:
         """Rounded up to whole units."""

@@ -70,7 +70,7 @@ class Repair:
         self._properties = dict(properties or {}) | {
             key: value for key, value in check.options.to_properties().items() if key not in _INDEX_KEYS
         }
-        self._log_folder = check.options.store_path_commit_log or f"{root}/commitlog"
+        self._log_folder = check.options.commit_log_folder(root)
 
     def run(self) -> tuple[Report, Report]:
         """What was found before, and what is left after."""

@@ -19,7 +19,7 @@ from cometmq.broker.store.disk import Buffer, Disk, RealDisk
 from cometmq.broker.store.dispatch import Dispatch, Dispatcher
 from cometmq.broker.store.dispatchers import FillIndex, FillQueues
 from cometmq.broker.store.errand import Errand
-from cometmq.broker.store.errors import OptionError, StoreClosed, StoreDamaged
+from cometmq.broker.store.errors import StoreClosed, StoreDamaged
 from cometmq.broker.store.flush import Flush, QueueFlush
 from cometmq.broker.store.gather import Gather
 from cometmq.broker.store.index import Index
@@ -74,9 +74,7 @@ class Store:
         self._runner = runner
         self._topics = topics = topics or SimpleTopics()
         levels = DelayLevels.parse(options.message_delay_level)
-        log_folder = options.store_path_commit_log or f"{self.folder}/commitlog"
-        if "," in log_folder:
-            raise OptionError("storePathCommitLog", log_folder, "one path: a log over several is not supported")
+        log_folder = options.commit_log_folder(self.folder)
 
         self.watermarks = Watermarks()
         self.flags = RunningFlags()

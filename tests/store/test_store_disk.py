@@ -521,12 +521,12 @@ class TestLockBetweenProcesses:
             raise OSError(errno.EAGAIN, "taken")
 
         monkeypatch.setattr(disk_module.fcntl, "lockf", refuse)
-        monkeypatch.setattr(disk_module, "_lock_owner", lambda descriptor: (True, None))
+        monkeypatch.setattr(disk_module, "lock_owner", lambda descriptor: (True, None))
         with pytest.raises(StoreLocked, match="another process") as caught:
             RealDisk().lock(str(tmp_path / "lock"))
         assert caught.value.pid is None
         # Gone each time we ask, taken each time we try: somebody has it.
-        monkeypatch.setattr(disk_module, "_lock_owner", lambda descriptor: (False, None))
+        monkeypatch.setattr(disk_module, "lock_owner", lambda descriptor: (False, None))
         with pytest.raises(StoreLocked):
             RealDisk().lock(str(tmp_path / "lock"))
 
