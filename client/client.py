@@ -28,6 +28,7 @@ from cometmq.remoting.errors import TransportError
 from cometmq.remoting.tls import ClientTlsOptions
 
 if TYPE_CHECKING:
+    from cometmq.client.consumer.pull import PullConsumer
     from cometmq.client.consumer.push import Handler, PushConsumer
     from cometmq.client.consumer.subscriptions import Subscription
     from cometmq.client.message import SendReceipt
@@ -191,6 +192,12 @@ class Client:
         from cometmq.client.consumer.push import PushConsumer
 
         return PushConsumer(self, group, subscriptions, handler, **options)
+
+    def pull_consumer(self, group: str, **options: Any) -> "PullConsumer":
+        """A consumer of a group that asks for its messages; start it with `async with`."""
+        from cometmq.client.consumer.pull import PullConsumer
+
+        return PullConsumer(self, group, **options)
 
     async def send_internally(self, outgoing: "Outgoing") -> "SendReceipt":
         """Send a message of the client's own: one that a consumer tries again."""

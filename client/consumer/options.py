@@ -1,8 +1,8 @@
-"""How a push consumer works: RocketMQ's settings, in Python's units. The names in brackets are Java's."""
+"""How consumers work: RocketMQ's settings, in Python's units. The names in brackets are Java's."""
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -52,3 +52,41 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     def retries(self) -> int:
         """Retries of a concurrent consumer."""
         return DEFAULT_RETRIES if self.max_reconsume_times < 0 else self.max_reconsume_times
+
+
+class PullOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a pull consumer. Times are seconds, sizes bytes; the names in brackets are Java's."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    start_from: StartFrom | datetime = StartFrom.LAST
+    #: Commit by itself what was given out, so often, inside of `poll` (autoCommit, autoCommitIntervalMillis).
+    auto_commit: bool = True
+    commit_interval: float = 5.0
+    #: Messages of one pull, and the most that a poll gives (pullBatchSize).
+    batch_size: int = 10
+    batch_bytes: int = 256 * 1024
+    #: Messages that wait here: of a queue and of all together (pullThresholdForQueue, pullThresholdForAll).
+    max_cached: int = 1000
+    max_cached_bytes: int = 100 * 1024 * 1024
+    max_cached_of_all: int = 10_000
+    poll_timeout: float = 5.0
+    #: How often the queues of topics with a listener are looked at (topicMetadataCheckIntervalMillis).
+    queue_check_interval: float = 30.0
+    persist_interval: float = 5.0
+    rebalance_interval: float = 20.0
+    rebalance_soon: float = 1.0
+
+
+_Options = TypeVar("_Options", PushOptions, PullOptions)
+
+
+def options_of(kind: type[_Options], given: dict[str, Any], function: str) -> _Options:
+    """Settings from keyword arguments; words stand for the values of enums."""
+    unknown = set(given) - set(kind.__struct_fields__)
+    if unknown:
+        raise TypeError(f"{function}() has no option {', '.join(sorted(unknown))}")
+    if isinstance(start := given.get("start_from"), str):
+        given = {**given, "start_from": StartFrom(start)}
+    if isinstance(model := given.get("model"), str):
+        given = {**given, "model": MessageModel(model.upper())}
+    return kind(**given)

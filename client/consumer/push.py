@@ -19,7 +19,7 @@ from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.giving_back import GivingBack
 from cometmq.client.consumer.line import Line, Source
 from cometmq.client.consumer.offsets import BrokerOffsets, FileOffsets, OffsetStore, local_offsets_file
-from cometmq.client.consumer.options import PushOptions, StartFrom
+from cometmq.client.consumer.options import PushOptions, StartFrom, options_of
 from cometmq.client.consumer.pulling import Pulls
 from cometmq.client.consumer.rebalance import LOCK_INTERVAL, Rebalance
 from cometmq.client.consumer.running_info import consume_result, running_info
@@ -93,7 +93,7 @@ class PushConsumer:
         self.client = client
         self.group = namespaces.wrap(client.namespace, group)
         self.ordered = ordered
-        self.options = _options(options)
+        self.options = options_of(PushOptions, options, "push_consumer")
         self.allocate: Strategy = allocate or Averagely()
         self._handler, self._batch_handler = handler, batch_handler
         self._batch_size = batch_size if batch_handler is not None else 1
@@ -258,6 +258,9 @@ class PushConsumer:
             callback()
 
         self.scheduler.spawn(wait(), "a pause")
+
+    def new_assignment(self, queue: MessageQueue) -> Assignment:
+        return Assignment(self, queue, self.subscriptions[queue.topic], self.level_of(queue.topic))
 
     def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None:
         version = wall_millis()
@@ -437,14 +440,3 @@ class PushConsumer:
 def _is_coroutine(function: object) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
-
-
-def _options(given: dict[str, Any]) -> PushOptions:
-    if isinstance(start := given.get("start_from"), str):
-        given["start_from"] = StartFrom(start)
-    if isinstance(model := given.get("model"), str):
-        given["model"] = MessageModel(model.upper())
-    unknown = set(given) - set(PushOptions.__struct_fields__)
-    if unknown:
-        raise TypeError(f"push_consumer() has no option {', '.join(sorted(unknown))}")
-    return PushOptions(**given)

@@ -7,16 +7,19 @@ queues. RocketMQ's RebalanceService and RebalanceImpl.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.consumer.allocate import Strategy
+from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import StartFrom
+from cometmq.client.consumer.pulling import Pulls
 from cometmq.client.errors import BrokerError, BrokerFailed, ClientError
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
 from cometmq.protocol import names
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.lists import GetConsumerListByGroupResponseBody
 from cometmq.protocol.bodies.locks import LockBatchRequestBody, LockBatchResponseBody, UnlockBatchRequestBody
 from cometmq.protocol.bodies.route import BrokerData
@@ -26,7 +29,7 @@ from cometmq.protocol.requests.offsets import GetMaxOffset, OffsetAnswer, Search
 from cometmq.remoting.errors import TransportError
 
 if TYPE_CHECKING:
-    from cometmq.client.consumer.push import PushConsumer
+    from cometmq.client.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +43,73 @@ UNLOCK_PATIENCE = 20.0
 LOCK_INTERVAL = 20.0
 
 
-class Rebalance:
+class HeldQueue(Protocol):
+    """A queue that a consumer has, as far as rebalance knows it."""
+
+    queue: MessageQueue
+    #: When its lock was last renewed; None: it is not locked.
+    locked_at: float | None
+
+    def start(self, offset: int) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def drop(self) -> None: ...
+
+    def enter_if_idle(self) -> None: ...
+
+    async def until_idle(self, seconds: float) -> bool: ...
+
+
+class Intervals(Protocol):
+    """The settings that rebalance needs."""
+
+    @property
+    def start_from(self) -> StartFrom | datetime: ...
+
+    @property
+    def rebalance_interval(self) -> float: ...
+
+    @property
+    def rebalance_soon(self) -> float: ...
+
+
+Q = TypeVar("Q", bound=HeldQueue)
+
+
+class BalancedConsumer(Protocol[Q]):
+    """A consumer that shares queues with others of its group."""
+
+    client: "Client"
+    group: str
+    ordered: bool
+    subscriptions: dict[str, SubscriptionData]
+    allocate: Strategy
+    offsets_store: OffsetStore
+    pulls: Pulls
+    is_suspended: bool
+
+    @property
+    def options(self) -> Intervals: ...
+
+    @property
+    def assignments(self) -> dict[MessageQueue, Q]: ...
+
+    @property
+    def is_clustering(self) -> bool: ...
+
+    @property
+    def needs_locks(self) -> bool: ...
+
+    def new_assignment(self, queue: MessageQueue) -> Q: ...
+
+    def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None: ...
+
+
+class Rebalance(Generic[Q]):
     """Keeps the assignments of a consumer. Its mutable state is the consumer's table of assignments."""
 
-    def __init__(self, consumer: "PushConsumer") -> None:
+    def __init__(self, consumer: BalancedConsumer[Q]) -> None:
         self._consumer = consumer
         self._client = consumer.client
         self._wanted = asyncio.Event()
@@ -129,7 +195,7 @@ class Rebalance:
         complete = True
         for queue in mine:
             if queue not in consumer.assignments:
-                added = await self._add(queue)
+                added = await self.add(queue)
                 changed |= added
                 complete &= added
         if changed:
@@ -137,9 +203,10 @@ class Rebalance:
             await self._client.heartbeats.beat()
         return complete
 
-    async def _add(self, queue: MessageQueue) -> bool:
+    async def add(self, queue: MessageQueue) -> bool:
+        """Begin with a queue; False when that is not possible now."""
         consumer = self._consumer
-        assignment = Assignment(consumer, queue, consumer.subscriptions[queue.topic], consumer.level_of(queue.topic))
+        assignment = consumer.new_assignment(queue)
         if consumer.needs_locks:
             locked = await self.lock([queue])
             if queue not in locked:
@@ -156,7 +223,7 @@ class Rebalance:
         assignment.start(offset)
         return True
 
-    async def drop(self, assignment: Assignment) -> None:
+    async def drop(self, assignment: HeldQueue) -> None:
         """A queue is not ours any more: commit what is done, then let it go."""
         consumer = self._consumer
         queue = assignment.queue

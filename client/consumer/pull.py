@@ -1,0 +1,381 @@
+"""The pull consumer: the application asks for messages when it wants some, and says how far it is.
+
+Queues come by `subscribe` (shared with the group) or by `assign` (chosen). They are pulled in the background, within
+limits; `poll` gives what is there. A message counts as consumed when it was given out; nothing is given back, and
+retries are the application's business. RocketMQ's DefaultLitePullConsumer.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Self
+
+from cometmq.client.consumer.allocate import Averagely, Strategy
+from cometmq.client.consumer.offsets import BrokerOffsets, FileOffsets, OffsetStore, local_offsets_file
+from cometmq.client.consumer.options import PullOptions, options_of
+from cometmq.client.consumer.pulled_queue import PulledQueue
+from cometmq.client.consumer.pulling import Pulls
+from cometmq.client.consumer.rebalance import Rebalance
+from cometmq.client.consumer.subscriptions import ALL, Subscription, check_subscriptions, subscription_data
+from cometmq.client.errors import ClientError, Closed
+from cometmq.client.message import ReceivedMessage
+from cometmq.client.queues import MessageQueue
+from cometmq.client.requests import ask
+from cometmq.client.scheduler import Scheduler
+from cometmq.protocol import names, namespaces
+from cometmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
+from cometmq.protocol.bodies.connections import ConsumeResult
+from cometmq.protocol.bodies.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerData,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.message_id import wall_millis
+from cometmq.protocol.record import Record
+from cometmq.protocol.requests.offsets import GetMaxOffset, GetMinOffset, OffsetAnswer, SearchOffset
+
+if TYPE_CHECKING:
+    from cometmq.client.client import Client
+
+log = logging.getLogger(__name__)
+
+
+class PullConsumer:
+    """Made by `client.pull_consumer(group)`; `subscribe` or `assign`, then use it with `async with`.
+
+    Mutable state: the queues, those with messages in the order of their coming, and the offsets.
+    """
+
+    ordered = False
+    needs_locks = False
+    is_suspended = False
+
+    def __init__(self, client: "Client", group: str, *, allocate: Strategy | None = None, **options: Any) -> None:
+        names.validate_group(group)
+        self.client = client
+        self.group = namespaces.wrap(client.namespace, group)
+        self.options = options_of(PullOptions, options, "pull_consumer")
+        self.allocate: Strategy = allocate or Averagely()
+        self.subscriptions: dict[str, SubscriptionData] = {}
+        self.assignments: dict[MessageQueue, PulledQueue] = {}
+        self._chosen: set[MessageQueue] | None = None
+        self._ready: deque[PulledQueue] = deque()
+        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._listeners: dict[str, tuple[Callable[[str, Sequence[MessageQueue]], None], set[MessageQueue]]] = {}
+        self._committed_at = 0.0
+        self._state = "new"
+
+    # What to read
+
+    def subscribe(self, topic: str | Mapping[str, Subscription], wanted: Subscription = ALL) -> Self:
+        """Share the queues of topics with the other members of the group."""
+        if self._chosen is not None:
+            raise ClientError("this consumer has chosen its queues (assign): it cannot subscribe as well")
+        table = check_subscriptions({topic: wanted} if isinstance(topic, str) else topic)
+        for name, each in table.items():
+            self.subscriptions[self._wire(name)] = subscription_data(self._wire(name), each, wall_millis())
+        if self._state == "open":
+            self.rebalance.soon()
+        return self
+
+    def unsubscribe(self, topic: str) -> None:
+        self.subscriptions.pop(self._wire(topic), None)
+        if self._state == "open":
+            self.rebalance.soon()
+
+    def assign(self, queues: Iterable[MessageQueue], wanted: Mapping[str, Subscription] | None = None) -> Self:
+        """Read these queues, whatever the others do. `wanted` says which messages of a topic."""
+        if self.subscriptions and self._chosen is None:
+            raise ClientError("this consumer has subscribed: it cannot choose its queues as well")
+        self._chosen = {queue._replace(topic=self._wire(queue.topic)) for queue in queues}
+        expressions = {self._wire(topic): each for topic, each in (wanted or {}).items()}
+        for topic in {queue.topic for queue in self._chosen}:
+            self.subscriptions[topic] = subscription_data(topic, expressions.get(topic, ALL), 0)
+        if self._state == "open":
+            self.scheduler.spawn(self._apply_choice(), "new choice of queues")
+        return self
+
+    def on_queues_changed(self, topic: str, listener: Callable[[str, Sequence[MessageQueue]], None]) -> None:
+        """Call back when the queues of a topic have become others."""
+        self._listeners[self._wire(topic)] = (listener, set())
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that are read now."""
+        return sorted(self.assignments)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """All queues of a topic."""
+        self._check_open()
+        return list((await self.client.routes.get(self._wire(topic))).subscribe)
+
+    # Its life
+
+    async def start(self) -> None:
+        if self._state != "new":
+            raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
+        self.client.add_consumer(self)
+        self._state = "open"
+        self._loop = asyncio.get_running_loop()
+        self._committed_at = self._loop.time()
+        self.scheduler = Scheduler()
+        self.pulls = Pulls(self.client, self.group)
+        self.offsets_store: OffsetStore = await self._open_offsets()
+        self.rebalance = Rebalance(self)
+        await self.client.routes.refresh(self.subscriptions)
+        await self.client.heartbeats.beat()
+        if self._chosen is not None:
+            self.scheduler.every(self.options.rebalance_soon, self._apply_choice, "start of queues", first=0.0)
+        else:
+            self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
+        self.scheduler.every(self.options.persist_interval, self._persist, "commit of the offsets")
+        self.scheduler.every(self.options.queue_check_interval, self._check_queues, "look for new queues", first=0.0)
+
+    async def close(self) -> None:
+        """Commit and leave."""
+        if self._state != "open":
+            self._state = "closed"
+            return
+        self._state = "closing"
+        for held in self.assignments.values():
+            held.stop()
+        while self._waiters:
+            _wake(self._waiters.popleft())
+        if self.options.auto_commit:
+            self._commit_consumed()
+        await self._persist()
+        for held in self.assignments.values():
+            held.drop()
+        self.assignments.clear()
+        await self.client.remove_consumer(self)
+        await self.scheduler.close()
+        self._state = "closed"
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._state != "open":
+            raise Closed(f"the consumer of group {self.group} is {self._state}")
+
+    async def _open_offsets(self) -> OffsetStore:
+        if self.is_clustering:
+            return BrokerOffsets(self.client, self.group)
+        name = f"{self.client.address}@{self.client.instance_name or 'DEFAULT'}"
+        offsets = FileOffsets(local_offsets_file(None, name, self.group))
+        await offsets.load()
+        return offsets
+
+    # Reading
+
+    async def poll(self, timeout: float | None = None) -> list[ReceivedMessage]:  # noqa: ASYNC109 - how long to wait
+        """Messages of one queue, at most a batch; none when nothing came in time."""
+        self._check_open()
+        patience = self.options.poll_timeout if timeout is None else timeout
+        if patience < 0:
+            raise ValueError(f"a timeout of {patience} s is negative")
+        if self.options.auto_commit and self._loop.time() - self._committed_at >= self.options.commit_interval:
+            self._committed_at = self._loop.time()
+            self._commit_consumed()
+        deadline = self._loop.time() + patience
+        while self._state == "open":
+            while self._ready:
+                held = self._ready.popleft()
+                if not held.is_dropped and held.batches:
+                    return held.take()
+            left = deadline - self._loop.time()
+            if left <= 0:
+                break
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(future)
+            await asyncio.wait((future,), timeout=left)
+            future.cancel()
+        return []
+
+    def has_messages(self, held: PulledQueue) -> None:
+        """A queue has one more batch."""
+        self._ready.append(held)
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    @property
+    def cached(self) -> int:
+        return sum(held.cached for held in self.assignments.values())
+
+    # Where to read
+
+    async def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at an offset of a queue; what was pulled of it is forgotten."""
+        held = self._held(queue)
+        low, high = await self.min_offset(queue), await self.max_offset(queue)
+        if not low <= offset <= high:
+            raise ClientError(f"offset {offset} of {queue} is outside of {low} to {high}")
+        held.stop()
+        held.clear()
+        held.consumed = offset
+        held.start(offset)
+
+    async def seek_to_begin(self, queue: MessageQueue) -> None:
+        await self.seek(queue, await self.min_offset(queue))
+
+    async def seek_to_end(self, queue: MessageQueue) -> None:
+        await self.seek(queue, await self.max_offset(queue))
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """Pull no more; what is here is still given out."""
+        for queue in queues:
+            self._held(queue).is_paused = True
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        for queue in queues:
+            held = self._held(queue)
+            held.is_paused = False
+            held.look_for_room()
+
+    async def offset_for_time(self, queue: MessageQueue, moment: datetime) -> int:
+        """The offset of the first message that was stored at a moment or after it."""
+        header = SearchOffset(self._wire(queue.topic), queue.queue_id, round(moment.timestamp() * 1000))
+        return await self._ask_offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        header = GetMinOffset(self._wire(queue.topic), queue.queue_id)
+        return await self._ask_offset(queue, RequestCode.GET_MIN_OFFSET, header)
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        header = GetMaxOffset(self._wire(queue.topic), queue.queue_id)
+        return await self._ask_offset(queue, RequestCode.GET_MAX_OFFSET, header)
+
+    async def _ask_offset(self, queue: MessageQueue, code: int, header: Any) -> int:
+        address = self.client.routes.brokers.master(queue.broker_name)
+        answer = await ask(self.client.remoting, address, code, header, timeout=self.client.request_timeout)
+        return answer.header(OffsetAnswer).offset
+
+    def _held(self, queue: MessageQueue) -> PulledQueue:
+        self._check_open()
+        held = self.assignments.get(queue._replace(topic=self._wire(queue.topic)))
+        if held is None:
+            raise ClientError(f"{queue} is not assigned to this consumer (any more): it may be rebalancing")
+        return held
+
+    # How far
+
+    async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
+        """Commit what was given out, or these offsets; returns when they are on their way to the brokers."""
+        self._check_open()
+        if offsets is None:
+            self._commit_consumed()
+        else:
+            for queue, offset in offsets.items():
+                if offset < 0:
+                    raise ValueError(f"offset {offset} of {queue} is negative")
+                self.offsets_store.update(self._held(queue).queue, offset)
+        await self._persist()
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The committed offset of the group in a queue."""
+        self._check_open()
+        known = self.offsets_store.known(queue)
+        return known if known is not None else await self.offsets_store.read(queue)
+
+    def _commit_consumed(self) -> None:
+        for queue, held in self.assignments.items():
+            if held.consumed is not None:
+                self.offsets_store.update(queue, held.consumed)
+
+    async def _persist(self) -> None:
+        await self.offsets_store.persist(list(self.assignments))
+
+    # What the parts ask
+
+    @property
+    def is_clustering(self) -> bool:
+        return self.options.model is MessageModel.CLUSTERING
+
+    def _wire(self, topic: str) -> str:
+        return namespaces.wrap(self.client.namespace, topic) if self.client.namespace else topic
+
+    def shown_topic(self, topic: str) -> str:
+        return namespaces.unwrap(self.client.namespace, topic) if self.client.namespace else topic
+
+    def topics(self) -> Iterable[str]:
+        return self.subscriptions
+
+    def heartbeat(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=ConsumeType.ACTIVELY.value,
+            message_model=self.options.model.value,
+            consume_from_where=ConsumeFromWhere.LAST_OFFSET.value,
+            subscription_data_set=list(self.subscriptions.values()),
+        )
+
+    def new_assignment(self, queue: MessageQueue) -> PulledQueue:
+        return PulledQueue(self, queue, self.subscriptions[queue.topic])
+
+    def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None:
+        log.info("%s reads %d queues of %s", self.group, len(mine), topic)
+
+    async def _apply_choice(self) -> None:
+        """Begin with queues that were chosen, and let others go; one whose broker is away is tried again."""
+        wanted = self._chosen or set()
+        for queue in [queue for queue in self.assignments if queue not in wanted]:
+            await self.rebalance.drop(self.assignments[queue])
+        await self.client.routes.refresh({queue.topic for queue in wanted if queue not in self.assignments})
+        for queue in sorted(wanted):
+            if queue not in self.assignments:
+                await self.rebalance.add(queue)
+
+    async def _check_queues(self) -> None:
+        for topic, (listener, before) in list(self._listeners.items()):
+            await self.client.routes.refresh([topic])
+            route = self.client.routes.known(topic)
+            now = set(route.subscribe) if route is not None else set()
+            if now != before:
+                self._listeners[topic] = (listener, now)
+                if before:
+                    listener(self.shown_topic(topic), sorted(now))
+
+    # What brokers ask
+
+    def members_changed(self) -> None:
+        self.rebalance.soon()
+
+    async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
+            if queue in self.assignments:
+                self.offsets_store.update(queue, offset)
+                await self.seek(queue, offset)
+
+    def offsets(self, topic: str) -> dict[MessageQueue, int]:
+        return {queue: held.consumed for queue, held in self.assignments.items() if held.consumed is not None}
+
+    def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        return ConsumerRunningInfo(
+            properties={
+                ConsumerRunningInfo.PROP_CONSUME_TYPE: ConsumeType.ACTIVELY.value,
+                ConsumerRunningInfo.PROP_CONSUMER_START_TIMESTAMP: "0",
+            },
+            subscription_set=list(self.subscriptions.values()),
+        )
+
+    async def consume_directly(self, record: Record, broker_name: str) -> ConsumeMessageDirectlyResult:
+        return ConsumeMessageDirectlyResult(
+            consume_result=ConsumeResult.THROW_EXCEPTION.value, remark="a pull consumer has no handler to call"
+        )
+
+
+def _wake(future: "asyncio.Future[None]") -> None:
+    if not future.done():
+        future.set_result(None)
