@@ -25,6 +25,8 @@ BODY_LENGTH_AT = 84
 #: Milliseconds that a pull may be held, and seconds until an answer is given up: far more, for a loaded machine.
 SUSPEND = 5000
 PATIENCE = 90.0
+#: Seconds.
+HEARTBEAT_PERIOD = 10.0
 #: COMMIT_OFFSET and SUSPEND.
 SYS_FLAG = 3
 #: Connections that are opened at a time: fewer than any backlog.
@@ -32,12 +34,12 @@ OPENING = 50
 
 
 class Client(asyncio.Protocol):
-    """One connection with one request at a time."""
+    """One connection."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
         self._opaque = 0
-        self._waiting: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
+        self._waiting: dict[int, asyncio.Future[tuple[dict[str, Any], bytes]]] = {}
         self.transport: asyncio.Transport
         self.notices = 0
         self.is_lost = False
@@ -48,8 +50,9 @@ class Client(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(ConnectionError(f"the broker closed the connection: {exc}"))
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(ConnectionError(f"the broker closed the connection: {exc}"))
 
     def data_received(self, data: bytes) -> None:
         buffer = self._buffer
@@ -64,10 +67,10 @@ class Client(asyncio.Protocol):
             del buffer[: length + 4]
             if not header["flag"] & 1:
                 self.notices += 1
-            elif header["opaque"] == self._opaque and self._waiting is not None:
-                self._waiting.set_result((header, body))
-            else:
+            elif (waiting := self._waiting.pop(header["opaque"], None)) is None:
                 raise RuntimeError(f"an answer that nobody waits for: {header}")
+            elif not waiting.done():
+                waiting.set_result((header, body))
 
     async def ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> tuple[dict[str, Any], bytes]:
         """Header and body of the answer."""
@@ -76,12 +79,10 @@ class Client(asyncio.Protocol):
         self._opaque += 1
         fields = {"code": code, "flag": 0, "language": "JAVA", "opaque": self._opaque, "version": 479, "extFields": ext}
         header = json.dumps(fields).encode()
-        self._waiting = asyncio.get_running_loop().create_future()
+        waiting = self._waiting[self._opaque] = asyncio.get_running_loop().create_future()
         self.transport.write(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
         async with asyncio.timeout(PATIENCE):
-            answer = await self._waiting
-        self._waiting = None
-        return answer
+            return await waiting
 
 
 class Pair:
@@ -204,12 +205,17 @@ class Load:
         async with asyncio.TaskGroup() as group:
             for pair, client in zip(self.pairs, consumers, strict=True):
                 group.create_task(pair.consume(client))
-            beats = group.create_task(self._beat([*producers, *consumers]))
+            beats = [
+                group.create_task(self._beat(role, pair, client))
+                for role, clients in (("producer", producers), ("consumer", consumers))
+                for pair, client in zip(self.pairs, clients, strict=True)
+            ]
             async with asyncio.TaskGroup() as sending:
                 for pair, client in zip(self.pairs, producers, strict=True):
                     sending.create_task(pair.produce(client, interval, until))
             self.is_over = True
-            beats.cancel()
+            for beat in beats:
+                beat.cancel()
         notices = sum(client.notices for client in consumers)
         for client in (*producers, *consumers):
             client.transport.close()
@@ -257,12 +263,14 @@ class Load:
         }
         return json.dumps(body).encode()
 
-    async def _beat(self, clients: list[Client]) -> None:
-        """Real clients do so each 30 s. Their requests are one at a time here, so the loop only looks alive."""
+    async def _beat(self, role: str, pair: Pair, client: Client) -> None:
+        """As clients do, but more often, so that a short run has some too."""
         while True:
-            await asyncio.sleep(1)
-            if any(client.is_lost for client in clients):
-                raise ConnectionError("the broker closed a connection")
+            await asyncio.sleep(HEARTBEAT_PERIOD * (0.5 + pair.queue_id / len(self.pairs)))
+            header, _ = await client.ask(HEART_BEAT, {}, self._heartbeat(role, pair.queue_id))
+            self.codes[HEART_BEAT, header["code"]] += 1
+            if header["code"] != SUCCESS:
+                pair.problems.append(f"heartbeat answered {header['code']}: {header.get('remark')}")
 
     def _report(self, notices: int) -> dict[str, Any]:
         problems = [problem for pair in self.pairs for problem in pair.problems]
