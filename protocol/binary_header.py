@@ -19,10 +19,12 @@ from cometmq.protocol.codes import CURRENT_VERSION, TRUNCATED_CODES, LanguageCod
 from cometmq.protocol.command import FLAG_RESPONSE, BadHeader, Command, SerializeType
 from cometmq.protocol.errors import FrameError, HeaderError
 from cometmq.protocol.frame import frame_head
-from cometmq.protocol.header import I32_MAX, I32_MIN, I64_MAX, I64_MIN, H, Header, PerType, fields_of, from_ext
+from cometmq.protocol.header import I32_MAX, I32_MIN, I64_MAX, I64_MIN, H, Header, PerType, fields_of, from_ext, text_of
 from cometmq.protocol.requests import OPERATIONS
 
 _FIXED = Struct(">hBhiiI")  # up to and including the remark's length
+#: Length word, header word, the fixed part without a remark, length of the keys.
+_RESPONSE = Struct(">IIhBhiiII")
 _U32 = Struct(">I")
 _KEY_LENGTH = Struct(">H")
 _LANGUAGES = {int(code): code.name for code in LanguageCode}
@@ -231,6 +233,43 @@ def encode_response(
     keys = _ext_bytes(header, ext)
     fixed = _FIXED.pack(_i16(code), LanguageCode.PYTHON, CURRENT_VERSION, opaque, FLAG_RESPONSE, len(note))
     return frame_head(SerializeType.ROCKETMQ, fixed + note + _U32.pack(len(keys)) + keys, body_length)
+
+
+def response_template(header_type: type[Header], **constants: str | bool | int | None) -> Callable[..., bytes]:
+    """Generates `respond(opaque, *values) -> frame`: successful answers without a body, for the hottest handlers.
+
+    The values are those fields that are not among the constants, in their declared order; an optional one may be None,
+    and one that is the constant None is never there. See the template of the JSON form.
+    """
+    specs = fields_of(header_type)
+    known = {spec.name for spec in specs}
+    if not set(constants) <= known:
+        raise TypeError(f"{header_type.__name__} has no field {', '.join(sorted(set(constants) - known))}")
+    constant = b"".join(
+        _ext_bytes(None, {spec.key: value if isinstance(value, str) else text_of(value)})
+        for spec in specs
+        if (value := constants.get(spec.name)) is not None
+    )
+    namespace: dict[str, Any] = {"u32": _U32.pack, "CONSTANT": constant, "pack": _RESPONSE.pack}
+    variable = [spec for spec in specs if spec.name not in constants]
+    lines = [f"def respond({', '.join(['opaque', *(spec.name for spec in variable)])}):", " keys = CONSTANT"]
+    for i, spec in enumerate(variable):
+        namespace[f"key{i}"] = _KEY_LENGTH.pack(len(spec.key)) + spec.key.encode()
+        forms = {"str": f"{spec.name}.encode()", "bool": f"b'true' if {spec.name} else b'false'"}
+        form = forms.get(spec.kind, f"b'%d' % {spec.name}")
+        lines += [
+            f" if {spec.name} is not None:" if not spec.required else " if True:",
+            f"  b = {form}",
+            f"  keys += key{i} + u32(len(b)) + b",
+        ]
+    fixed = f"0, {int(LanguageCode.PYTHON)}, {CURRENT_VERSION}, opaque, {FLAG_RESPONSE}, 0, size"
+    lines += [
+        " size = len(keys)",
+        f" return pack(size + {_RESPONSE.size - 4}, size + {_RESPONSE.size - 8 | 1 << 24}, {fixed}) + keys",
+    ]
+    exec("\n".join(lines), namespace)
+    template: Callable[..., bytes] = namespace["respond"]
+    return template
 
 
 def encode_command(command: Command, ext: Mapping[str, str] | None) -> bytes:

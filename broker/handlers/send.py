@@ -23,13 +23,12 @@ from cometmq.broker.stamps import Stamped, Stamps, StampShape
 from cometmq.broker.state import BrokerState
 from cometmq.broker.store.message import Message, PutStatus
 from cometmq.broker.store.tickets import Ticket
-from cometmq.protocol import names, sysflag
+from cometmq.protocol import binary_header, json_header, names, sysflag
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.bodies.registration import TopicConfig
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.errors import RecordError
-from cometmq.protocol.json_header import response_template as json_template
 from cometmq.protocol.message_id import UniqueKeyGenerator, encode_message_id, pack_host
 from cometmq.protocol.requests.send import SendMessage, SendMessageAnswer, SendMessageRefusal
 from cometmq.remoting.dispatch import LATER, Outcome, Permission, Request, Response, Result
@@ -124,13 +123,16 @@ class SendRequests:
         self._targets.clear()
         self._stamps = Stamps(config.region_id, config.trace_on, config.broker_cluster_name, self._new_key)
         self._refusal = SendMessageRefusal(trace_on=config.trace_on, msg_region=config.region_id)
-        self._json = json_template(
-            SendMessageAnswer,
-            plain=("msg_id",),
-            batch_uniq_id=None,
-            recall_handle=None,
-            trace_on=config.trace_on,
-            msg_region=config.region_id,
+        fixed: dict[str, str | bool | None] = {
+            "batch_uniq_id": None,
+            "recall_handle": None,
+            "trace_on": config.trace_on,
+            "msg_region": config.region_id,
+        }
+        #: Ready-made answers by the form of the header; the third form has none.
+        self._templates = (
+            json_header.response_template(SendMessageAnswer, plain=("msg_id",), **fixed),
+            binary_header.response_template(SendMessageAnswer, **fixed),
         )
 
     # The hot path
@@ -187,7 +189,8 @@ class SendRequests:
     def _sent_all(self, tickets: list[Ticket]) -> None:
         """Puts have ended: their answers, connection by connection as they come. Hot as well. Budget: 1 us each."""
         self._overload.open_sends -= len(tickets)
-        count, answer, prefix_of = self._stats.put, self._json, self._prefixes.__getitem__
+        count, prefix_of = self._stats.put, self._prefixes.__getitem__
+        json_answer, binary_answer = self._templates
         fast = not self._watched
         connection: Connection | None = None
         frames: list[bytes] = []
@@ -195,7 +198,7 @@ class SendRequests:
         for ticket in tickets:
             request, unique = ticket.context
             header = request.header
-            if ticket.status is not _PUT_OK or request.kind or not fast:
+            if ticket.status is not _PUT_OK or request.kind > 1 or not fast:
                 self._answer(request, header.topic, header.queue_id, unique, None, ticket)
                 continue
             offset = ticket.physical_offset
@@ -210,6 +213,7 @@ class SendRequests:
             command = request.command
             if not command.flag & 2:
                 message_id = f"{prefix_of(ticket.store_host)}{offset:016X}"
+                answer = binary_answer if request.kind else json_answer
                 frames.append(answer(command.opaque, message_id, queue_id, ticket.queue_offset, unique))
         if connection is not None:
             connection.send_answers(frames, settled)

@@ -241,6 +241,39 @@ def test_template_writes_what_the_general_way_writes():
         json_header.response_template(SendMessageAnswer, nonsense=1)
 
 
+def test_binary_template_writes_what_the_general_way_writes():
+    template = binary_header.response_template(SendMessageAnswer, recall_handle=None, trace_on=False, msg_region="杭州")
+    for transaction_id in ("C00002023FA44E0E2F2A50D38DE60002", None, "x" * 300):
+        frame = template(-7, "7F000001", -3, 2**40, transaction_id, None)
+        assert frame_length(frame) == len(frame)
+        answer = codec.decode(frame[4:], expect_response=True)
+        general = SendMessageAnswer("7F000001", -3, 2**40, transaction_id, None, None, False, "杭州")
+        usual = codec.decode(codec.encode_response(BINARY, -7, 0, general)[4:], expect_response=True)
+        assert answer.kind is BINARY
+        assert answer.command == usual.command
+        assert codec.read_ext(BINARY, answer.raw_header) == codec.read_ext(BINARY, usual.raw_header)
+    assert codec.read_ext(BINARY, binary_header.response_template(HeartBeatAnswer)(1, True, None)[8:]) == {
+        "IS_SUPPORT_HEART_BEAT_V2": "true"
+    }
+    with pytest.raises(TypeError, match="no field nonsense"):
+        binary_header.response_template(SendMessageAnswer, nonsense=1)
+
+
+def test_template_leaves_out_what_is_never_there_and_escapes_what_is_not_plain():
+    template = json_header.response_template(
+        SendMessageAnswer, plain=("msg_id",), batch_uniq_id=None, recall_handle=None, trace_on=True, msg_region="r"
+    )
+    answer = codec.decode(template(1, "7F000001", 3, 4, 'a "quoted" key')[4:], expect_response=True)
+    assert codec.read_ext(JSON, answer.raw_header) == {
+        "msgId": "7F000001",
+        "queueId": "3",
+        "queueOffset": "4",
+        "transactionId": 'a "quoted" key',
+        "TRACE_ON": "true",
+        "MSG_REGION": "r",
+    }
+
+
 # ---- leniency of the JSON header ----
 
 
