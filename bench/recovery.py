@@ -141,7 +141,8 @@ async def write_queues(folder: str, _: int) -> None:
     store.start()
     for number in range(2 * MANY_QUEUES):
         topic, queue_id = divmod(number % MANY_QUEUES, 100)
-        store.put(Message(f"Topic{topic}", queue_id, b"x" * 100, b"", born_host=BORN))
+        text = encode_properties({"UNIQ_KEY": f"{number:032d}"})
+        store.put(Message(f"Topic{topic}", queue_id, b"x" * 100, text, born_host=BORN))
         if number % 1000 == 999:
             await asyncio.sleep(0.01)
     await asyncio.sleep(0.1)

@@ -160,6 +160,7 @@ def killed_often(nursery: Nursery, folder: Path, kills: int, seed: int, **more: 
     return len(outside.acknowledged)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("seed", "more"),
     [
