@@ -28,6 +28,7 @@ from cometmq.remoting.errors import TransportError
 from cometmq.remoting.tls import ClientTlsOptions
 
 if TYPE_CHECKING:
+    from cometmq.client.admin import Admin
     from cometmq.client.consumer.pull import PullConsumer
     from cometmq.client.consumer.push import Handler, PushConsumer
     from cometmq.client.consumer.subscriptions import Subscription
@@ -198,6 +199,12 @@ class Client:
         from cometmq.client.consumer.pull import PullConsumer
 
         return PullConsumer(self, group, **options)
+
+    def admin(self, **options: Any) -> "Admin":
+        """What an administrator may ask of the cluster. It needs no start and no close of its own."""
+        from cometmq.client.admin import Admin
+
+        return Admin(self, **options)
 
     async def send_internally(self, outgoing: "Outgoing") -> "SendReceipt":
         """Send a message of the client's own: one that a consumer tries again."""
