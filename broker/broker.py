@@ -63,6 +63,7 @@ FAST_PORT = 2
 _REMEDIES = {
     errno.ENOSPC: "make room on the disk, or give another storePathRootDir",
     errno.EACCES: "let the user of the broker write there, or give another storePathRootDir",
+    errno.ENOTDIR: "give a directory as storePathRootDir",
     errno.EROFS: "mount it writable, or give another storePathRootDir",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
@@ -138,6 +139,9 @@ class Broker:
             raise
 
     async def _start(self) -> None:
+        root = self._config.store.root
+        if self._disk.exists(root) and not self._disk.is_dir(root):
+            raise NotADirectoryError(errno.ENOTDIR, "not a directory", root)
         config = self._config = remote_changes.restore(self._config)
         _check_role(config)
         idle = config.without_effect()

@@ -92,9 +92,12 @@ def test_every_package_is_in_the_wheel():
     assert declared == found
 
 
-def test_a_daemon_does_not_load_the_sdk_or_the_terminal_libraries():
-    code = "import sys, cometmq.namesrv.__main__; print(sorted(m for m in sys.modules if m in "
-    code += "('rich', 'cometmq.client', 'pyspark', 'numpy')))"
+@pytest.mark.parametrize(
+    "modules", ["namesrv.__main__, cometmq.namesrv.server", "broker.__main__, cometmq.broker.standalone"]
+)
+def test_a_daemon_does_not_load_the_sdk_or_the_terminal_libraries(modules):
+    code = f"import sys, cometmq.{modules}; print(sorted(m for m in sys.modules if m in "
+    code += "('rich', 'cometmq.client', 'cometmq.testing', 'pytest', 'pyspark', 'numpy')))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 
