@@ -24,6 +24,7 @@ MAY_IMPORT = {
 #: Folders and modules that may import less than their part, or more.
 EXCEPTIONS = {
     "namespace/__init__.py": {"protocol", "remoting", "client"},  # the public names, loaded when they are used
+    "namespace/sync.py": {"client"},
     "broker/store": {"protocol", "namespace"},  # a store knows no sockets
     "broker/standalone.py": MAY_IMPORT["broker"] | {"namesrv"},  # both daemons in one process
 }
