@@ -30,6 +30,12 @@ class FileDamaged(CometMQError):
         super().__init__(f"cannot read {path}: {reason}")
 
 
+class FileOutOfReach(FileDamaged):
+    """Raised when the system does not let a metadata file be read."""
+
+    remedy = "let the user of the daemon read the file and its directory, or choose another place"
+
+
 def backup_of(path: Path) -> Path:
     """Where the previous content of a file is kept."""
     return path.with_name(path.name + ".bak")
@@ -89,7 +95,7 @@ def _try(path: Path, parse: Callable[[bytes], T]) -> T | _Unreadable:
         return _Unreadable("missing", exists=False)
     except OSError as error:
         # Not damaged but out of reach: an empty table in its place would be written over it later.
-        raise FileDamaged(path, error.strerror or str(error)) from error
+        raise FileOutOfReach(path, error.strerror or str(error)) from error
     if not data.strip(b"\0 \t\r\n"):
         return _Unreadable("empty", exists=True)
     try:
