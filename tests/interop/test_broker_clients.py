@@ -152,7 +152,7 @@ def test_unknown_topic_is_made_by_the_first_send(cluster: Cluster, clients: Clie
     client, topic = clients(name), unique("Made")
     (told,) = client.send(cluster.nameserver, topic)
     assert told.offset == 0
-    wait_for("the route", 20, lambda: cluster.queues(topic) == 4)
+    assert cluster.queues(topic) == 4, "the route is known when the send is answered"
     consumer = client.push(cluster.nameserver, unique("CG_made"), topic)
     (seen,) = consumer.consumed(1)
     consumer.stop()

@@ -71,21 +71,36 @@ class Cluster:
         self.folder = folder
         self._nameserver = OwnNameserver(folder / "namesrv")
         self.nameserver = self._nameserver.address
-        self.broker: OwnBroker | RealBroker
-        if kind == OURS:
-            self.broker = OwnBroker(folder / "broker", self.nameserver, config)
-        else:
-            # Without its timers it cannot delete a topic.
-            settings = {"timerWheelEnable": "true", **(config or {})}
-            self.broker = RealBroker(folder / "broker", V5, BROKER_NAME, CLUSTER_NAME, self.nameserver, settings)
+        self._config = dict(config or {})
+        self.broker = self._made()
         self._boots = 0
         self._nameserver.start()
         try:
             self._nameserver.wait_ready("answers", START_SECONDS, functools.partial(answers, self.nameserver))
-            self.restart_broker()
+            self._first_start()
         except BaseException:
             self.close()
             raise
+
+    def _made(self) -> OwnBroker | RealBroker:
+        folder = self.folder / "broker"
+        if self.kind == OURS:
+            return OwnBroker(folder, self.nameserver, self._config)
+        # Without its timers it cannot delete a topic.
+        settings = {"timerWheelEnable": "true", **self._config}
+        return RealBroker(folder, V5, BROKER_NAME, CLUSTER_NAME, self.nameserver, settings)
+
+    def _first_start(self) -> None:
+        """A port that was free may be another one's by the time a broker binds it: then with other ports."""
+        for attempts_left in (3, 2, 1, 0):
+            try:
+                self.restart_broker()
+                return
+            except RuntimeError:
+                if not attempts_left or "ddress already in use" not in self.broker.tail(60):
+                    raise
+            self.broker = self._made()
+            self._boots = 0
 
     def __enter__(self) -> Self:
         return self
