@@ -94,7 +94,8 @@ class Producer(_Wrapped[AsyncProducer]):
     """`cometmq.Producer` without await."""
 
     def send(self, topic: str, body: bytes | Message, **options: Any) -> SendReceipt:
-        return self._loop.run(self._inner.send(topic, body, **options))
+        receipt: SendReceipt = self._loop.run(self._inner.send(topic, body, **options))
+        return receipt
 
     def send_async(
         self,
@@ -230,7 +231,8 @@ class PullConsumer(_Wrapped[AsyncPullConsumer]):
         self._loop.run(self._inner.commit(offsets))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        return self._loop.run(self._inner.committed(queue))
+        offset: int | None = self._loop.run(self._inner.committed(queue))
+        return offset
 
 
 class Client:
