@@ -28,6 +28,7 @@ _LENGTH = struct.Struct(">I")
 _OPAQUE = b'"opaque":'
 _NEXT = b'"nextBeginOffset":"'
 _GOOD = b'{"code":0,'
+_AT_END = b'{"code":19,'
 
 
 def frame(code: int, opaque: int, ext: dict[str, str], body: bytes = b"") -> bytes:
@@ -218,8 +219,10 @@ class PullLine(Line):
         queue = int(data[at : at + 7]) - BASE
         load.latencies.append(now - self.began[queue])
         if data[position + 8 : position + 18] != _GOOD:
-            load.failed(data, position, stop)
-            return
+            load.left += self.count
+            if data[position + 8 : position + 19] != _AT_END:
+                load.failed(data, position, stop)
+            return  # the queue has no more: it is not asked again
         at = data.find(_NEXT, position, stop) + len(_NEXT)
         following = int(data[at : data.index(b'"', at)])
         # What a broker gives less than was asked for is asked for again.

@@ -282,7 +282,7 @@ class Connection(asyncio.BufferedProtocol):
         """Sends answers that were encoded already, by templates, and counts off the requests that they settle."""
         if self.is_lost:
             return  # its answers were counted off when it went
-        self.output.put_frames(frames)
+        self.output.send_frames(frames)
         self.open_replies -= settled
         self._dispatcher.settled(settled)
         if self._finishing and not self.open_replies:

@@ -74,12 +74,11 @@ class Output:
                 pieces.append(body)
         self.gathered += len(head) + body_length
 
-    def put_frames(self, frames: list[bytes]) -> None:
-        """Adds whole frames, in one go."""
-        if not self._pieces and frames:
-            self._loop.call_soon(self.flush)
+    def send_frames(self, frames: list[bytes]) -> None:
+        """Adds whole frames and sends everything now: for whoever has all that a turn brings."""
         self._pieces += frames
         self.gathered += sum(map(len, frames))
+        self.flush()
 
     def flush(self) -> None:
         """Hands everything gathered to the transport."""
