@@ -35,7 +35,7 @@ from support.server_process import ServerProcess, free_port, wait_for
 BROKER_CORE, LOAD_CORE = 0, 1
 QUEUES = 8
 #: The JVM as a user runs it, with the collector that fits one core.
-JVM = ("-Xms1g", "-Xmx1g", "-Xmn512m", "-XX:+UseSerialGC", "-XX:+AlwaysPreTouch")
+JVM = ("-Xms1g", "-Xmx1g", "-Xmn512m", "-XX:+UseSerialGC")
 #: Messages before anything is measured: the real broker's code is compiled by then.
 WARM_UP = 400_000
 #: For both. Cores that are shared with others shall make them slow; nobody shall be refused for it.

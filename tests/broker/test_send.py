@@ -167,6 +167,24 @@ class TestPlain:
         assert broker.state.stats.totals().put == 3
         assert broker.state.overload.open_sends == 0
 
+    async def test_an_answer_that_fails_does_not_cost_the_others_theirs(
+        self, broker: SmallBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        peer = await broker.peer()
+        await peer.ask(message())
+        counted = broker.state.stats.put
+
+        def fail_once(*arguments: int) -> None:
+            monkeypatch.setattr(broker.state.stats, "put", counted)
+            raise RuntimeError("no")
+
+        monkeypatch.setattr(broker.state.stats, "put", fail_once)
+        await peer.send(b"".join(message(opaque=number) for number in range(10, 20)))
+        answers = {frame.opaque: frame.code for frame in [await peer.frame() for _ in range(10)]}
+        assert sorted(answers) == list(range(10, 20))
+        assert broker.server.open_replies == 0
+        assert broker.state.overload.open_sends == 0
+
 
 class TestChecks:
     """Rows of the table of checks, in RocketMQ's order, with its codes and remarks."""
