@@ -111,6 +111,8 @@ class SendRequests:
         self._prefixes = _Prefixes()
         self._stats = state.stats
         self._overload = state.overload
+        self._lane = state.overload.sends
+        self._topic = state.topics.get
         #: Plug-ins see answers as values, so there are no ready-made ones.
         self._watched = bool(state.hooks.hooks)
         self._new_key = UniqueKeyGenerator("127.0.0.1", os.getpid(), id(self), clock=state.clock.wall)
@@ -142,8 +144,8 @@ class SendRequests:
         header = request.header
         topic = header.topic
         overload = self._overload
-        if request.received > overload.sends.deadline or overload.open_sends >= overload.capacity:
-            refusal = overload.look(overload.sends, request)
+        if request.received > self._lane.deadline or overload.open_sends >= overload.capacity:
+            refusal = overload.look(self._lane, request)
             if refusal is not None:
                 return refusal
         target = self._targets.get(topic)
@@ -152,7 +154,7 @@ class SendRequests:
         if (
             target is None
             or text is None
-            or target.config is not self._state.topics.get(topic)
+            or target.config is not self._topic(topic)
             or not 0 <= queue_id < target.queues
             or header.batch
             or header.sys_flag & sysflag.TRANSACTION_MASK
