@@ -167,7 +167,8 @@ class Puts:
                     wakes = shapes[0].wakes
                 else:
                     facts, wakes = look(shapes, text, self._transforms.needles)
-                if wakes or message.sys_flag & SPECIAL or self._transforms.always:
+                # What is stored verbatim asks for nothing, whatever its text says.
+                if (wakes and not message.verbatim) or message.sys_flag & SPECIAL or self._transforms.always:
                     refusal = self._transform(ticket, message)
                 else:
                     ticket.slot = slot
@@ -184,6 +185,11 @@ class Puts:
         if isinstance(result, Refusal):
             return result
         ticket.message = result
+        slot = self._gather.slots.get((result.topic, result.queue_id))
+        if slot is not None and not result.sys_flag & SPECIAL:
+            # Diverted, mostly: from here on it is a plain message of another queue.
+            ticket.slot = slot
+            ticket.facts, _ = look(slot.shapes, result.properties, self._transforms.needles)
         return None
 
     def put_batch(self, message: Message, done: Callable[[Ticket], None] | None = None) -> Ticket:
