@@ -82,7 +82,8 @@ class Index:
 
         After an unclean exit only those stay that were full and synced: they end no later than `safe_timestamp`, the
         index time of the checkpoint. When they are `intact`, because only the process died, all of them stay, and just
-        the turn that it died in is taken back. The caller puts the records after `end_physical` again.
+        the turn that it died in is taken back; but for a new one without an entry, which does not know yet where the
+        one before it ended. The caller puts the records after `end_physical` again.
         """
         complete = True
         for name in self._disk.list_dir(self._folder):
@@ -92,7 +93,7 @@ class Index:
                 continue
             file = IndexFile(self._disk, self._folder, name, self._slots, self._entries)
             file.load(named=clean)
-            kept = clean or intact or (file.is_full and self._was_synced(file, safe_timestamp))
+            kept = clean or (intact and file.count > 1) or (file.is_full and self._was_synced(file, safe_timestamp))
             # Those behind one that goes must go too: nobody would fill the hole.
             complete = complete and kept and self._disk.size(path) > 0
             if not complete:

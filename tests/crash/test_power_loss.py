@@ -154,7 +154,7 @@ def die(workload: Workload, step: int) -> int:
     ledger = workload.ledger
     survive(
         workload,
-        Deaths(workload.disk).at,
+        lambda moment: Deaths(workload.disk).at(moment, same_life=moment // step % 2 == 0),
         moments,
         lambda moment: before(ledger.acknowledged, moment) + before(ledger.readable, moment),
     )
@@ -184,6 +184,24 @@ def test_async_flush_a_power_loss_takes_at_most_half_a_second(seed: int) -> None
 def test_the_death_of_the_process_takes_nothing_that_anybody_knew(seed: int, flush: str) -> None:
     workload = Workload(seed, flushDiskType=flush).run(STEPS)
     assert die(workload, step=4) > 80
+
+
+@pytest.mark.parametrize("entries", ["7", "100"])
+def test_a_death_at_any_moment_indexes_nothing_twice(entries: str) -> None:
+    """In the same life of the machine, when the index is not built anew; with small files it rolls in each turn."""
+    kit = StoreKit(maxIndexNum=entries)
+    store = kit.opened()
+    for turn in range(4):
+        kit.put(store, *(message("T", 0, b"%08d" % (3 * turn + n), KEYS="k", UNIQ_KEY=f"U{turn}{n}") for n in range(3)))
+        kit.clock.advance(0.001)
+    deaths = Deaths(kit.fake)
+    for moment in range(len(kit.fake.operations) + 1):
+        again = StoreKit(deaths.at(moment, same_life=True), **kit.properties)
+        try:
+            look(again.opened())
+        except AssertionError as error:
+            error.add_note(f"moment {moment}")
+            raise
 
 
 def test_a_file_that_goes_young_takes_no_numbering_with_it() -> None:

@@ -282,8 +282,11 @@ class Deaths:
     def __init__(self, disk: FakeDisk) -> None:
         self._disk = disk
 
-    def at(self, moment: int) -> FakeDisk:
-        """Everything that was done before is there, as if it had been synced."""
+    def at(self, moment: int, *, same_life: bool = False) -> FakeDisk:
+        """Everything that was done before is there, as if it had been synced.
+
+        `same_life`: the machine tells that it has run on; else it may as well be a copy of the directory.
+        """
         done = self._disk.operations[:moment]
         medium = Medium(Image())
         medium.advance(done)
@@ -292,4 +295,7 @@ class Deaths:
         for inode, is_directory in inodes.items():
             sync = Operation("sync_dir", "", inode) if is_directory else Operation("sync", "", inode, size=moment)
             medium.advance([sync])
-        return FakeDisk(self._disk.clock, medium.image(random.Random(0)))
+        disk = FakeDisk(self._disk.clock, medium.image(random.Random(0)))
+        if same_life:
+            disk.power = self._disk.power
+        return disk
