@@ -60,9 +60,10 @@ class ColdDataRequests:
                 validate_group(group)
             except InvalidName as error:
                 return Response(int(ResponseCode.INVALID_PARAMETER), remark=str(error))
-            if not (text.strip().isascii() and text.strip().isdigit() and int(text[:20]) <= _LONG_MAX):
+            number = text.strip()
+            if not (number.isascii() and number.isdigit() and len(number) <= 19 and int(number) <= _LONG_MAX):
                 return _failed(f"{group}={text[:100]}: expected a number of bytes")
-            limits[group] = int(text)
+            limits[group] = int(number)
         if len(limits) > MAX_GROUPS:
             return _failed(f"{len(limits)} groups have a limit, no more than {MAX_GROUPS} can")
         self._limits = limits

@@ -397,7 +397,16 @@ async def test_limits_of_groups_are_kept_and_shown(broker: AdminBroker) -> None:
 
 @pytest.mark.parametrize(
     ("body", "code"),
-    [(b"g=x", 1), (b"g=-1", 1), (b"g=99999999999999999999", 1), (b"g=\\u1", 1), (b"a!=1", 29), (b"x" * 2000, 29)],
+    [
+        (b"g=x", 1),
+        (b"g=-1", 1),
+        (b"g=99999999999999999999", 1),
+        (b"g=" + b"0" * 30 + b"9" * 5000, 1),
+        (b"g=1024\x1f5", 1),
+        (b"g=\\u1", 1),
+        (b"a!=1", 29),
+        (b"x" * 2000, 29),
+    ],
 )
 async def test_bad_limits_change_nothing(broker: AdminBroker, body: bytes, code: int) -> None:
     answer = await broker.ask(2001, {}, body)
