@@ -1,4 +1,4 @@
-"""A nameserver of ours with one broker, of ours or the real one, as a thing that tests may kill and start again.
+"""A nameserver with one broker, of ours or the real ones, as a thing that tests may kill and start again.
 
 Both brokers get the same settings, so that a test that is right against the real one judges ours. Nothing of cometmq is
 imported: the broker is a process that is looked at from outside.
@@ -16,7 +16,14 @@ from typing import Self
 
 from support.fleet import OwnNameserver
 from support.plain_frames import answers, broker_addresses, call, create_topic, register_now, topic_route
-from support.real_rocketmq import BROKER_DEFAULTS, START_SECONDS, V5, RealBroker, write_properties
+from support.real_rocketmq import (
+    BROKER_DEFAULTS,
+    START_SECONDS,
+    V5,
+    RealBroker,
+    RealNameserver,
+    write_properties,
+)
 from support.server_process import ServerProcess, free_port, wait_for
 
 OURS, REAL = "ours", "real"
@@ -64,12 +71,21 @@ class OwnBroker(ServerProcess):
 
 
 class Cluster:
-    """A nameserver and a broker, both running. `kind` is OURS or REAL."""
+    """A nameserver and a broker, both running. `kind` is OURS or REAL.
 
-    def __init__(self, kind: str, folder: Path, config: Mapping[str, str] | None = None) -> None:
+    The nameserver is ours, or the real one of the version that is given.
+    """
+
+    def __init__(
+        self, kind: str, folder: Path, config: Mapping[str, str] | None = None, nameserver_version: str | None = None
+    ) -> None:
         self.kind = kind
         self.folder = folder
-        self._nameserver = OwnNameserver(folder / "namesrv")
+        self._nameserver: OwnNameserver | RealNameserver = (
+            RealNameserver(folder / "namesrv", version=nameserver_version)
+            if nameserver_version
+            else OwnNameserver(folder / "namesrv")
+        )
         self.nameserver = self._nameserver.address
         self._config = dict(config or {})
         self.broker = self._made()
