@@ -7,6 +7,7 @@ Spark worker never imports the client SDK.
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from cometmq.client.app import App
     from cometmq.client.client import Client, connect
     from cometmq.client.consumer.options import StartFrom
     from cometmq.client.consumer.pull import PullConsumer
@@ -43,6 +44,7 @@ __version__ = "0.1.0"
 
 #: Name -> the module that it lives in.
 _HOMES = {
+    "App": "cometmq.client.app",
     "Client": "cometmq.client.client",
     "connect": "cometmq.client.client",
     "Producer": "cometmq.client.producer",
@@ -82,6 +84,7 @@ _HOMES = {
 
 __all__ = [
     "AccessDenied",
+    "App",
     "BrokerBusy",
     "BrokerError",
     "Client",

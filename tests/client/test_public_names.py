@@ -6,7 +6,7 @@ import sys
 import cometmq
 
 PUBLIC = """
-AccessDenied BrokerBusy BrokerError Client ClientError Closed CometMQError ConnectFailed ConnectionLost Credentials
+AccessDenied App BrokerBusy BrokerError Client ClientError Closed CometMQError ConnectFailed ConnectionLost Credentials
 GroupInUse InvalidMessage InvalidSubscription Message MessageQueue MessageRefused NoBroker NoNameserver NoRoute
 Priorities Producer PullConsumer PushConsumer ReceivedMessage ReplyTimeout RetryFrom RetryLater SendFailed SendReceipt
 SendStatus Sql StartFrom Tags Timeout TopicNotFound TransportError Unsupported __version__ connect
