@@ -8,8 +8,9 @@ import asyncio
 import logging
 import os
 import random
+import weakref
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
 from cometmq.client.heartbeat import Heartbeats
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cometmq.client.message import SendReceipt
     from cometmq.client.producer import Producer
     from cometmq.client.producer.outgoing import Outgoing
+    from cometmq.client.producer.request_reply import Replies
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,19 @@ API_TIMEOUT = 3.0
 INNER_PRODUCER = "CLIENT_INNER_PRODUCER"
 
 
+#: All clients of this process, for the child of a fork.
+_clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for client in list(_clients):
+        client.forked()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class Member(Protocol):
     """What a client knows of the producers and consumers that hang on it."""
 
@@ -63,6 +78,9 @@ class Member(Protocol):
 
 class ProducerMember(Member, Protocol):
     def heartbeat(self) -> ProducerData: ...
+
+    def forked(self) -> None:
+        """The process was forked, and this is the child."""
 
 
 class ConsumerMember(Member, AskedConsumer, Protocol):
@@ -114,7 +132,7 @@ class Client:
         self.consumers: dict[str, ConsumerMember] = {}
         self._inner_producer: Producer | None = None
         self._state = "new"
-        self._pid = os.getpid()
+        _clients.add(self)
 
     # Its life
 
@@ -162,10 +180,16 @@ class Client:
         return self._state in ("running", "closing")
 
     def check_running(self) -> None:
+        if self._state == "forked":
+            raise ClientError("this client was made before a fork: make a new one in the child process")
         if self._state not in ("running", "closing"):
             raise Closed(f"the client is {self._state}")
-        if os.getpid() != self._pid:
-            raise ClientError("this client was made before a fork: make a new one in the child process")
+
+    def forked(self) -> None:
+        """The process was forked, and this is the child: sockets and loop belong to the parent."""
+        self._state = "forked"
+        for producer in self.producers.values():
+            producer.forked()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -206,12 +230,30 @@ class Client:
 
         return Admin(self, **options)
 
-    async def send_internally(self, outgoing: "Outgoing") -> "SendReceipt":
-        """Send a message of the client's own: one that a consumer tries again."""
+    async def inner_producer(self) -> "Producer":
+        """The producer for messages of the client's own: retries and replies."""
         if self._inner_producer is None:
             self._inner_producer = self.producer(INNER_PRODUCER)
             await self._inner_producer.start()
-        return await self._inner_producer.send_prepared(outgoing)
+        return self._inner_producer
+
+    async def send_internally(self, outgoing: "Outgoing") -> "SendReceipt":
+        """Send a message of the client's own: one that a consumer tries again."""
+        return await (await self.inner_producer()).send_prepared(outgoing)
+
+    @property
+    def replies(self) -> "Replies":
+        """Who waits for replies; made by the first request."""
+        if self.server_requests.replies is None:
+            from cometmq.client.producer.request_reply import Replies
+
+            self.server_requests.replies = Replies()
+        return cast("Replies", self.server_requests.replies)
+
+    @property
+    def is_signing(self) -> bool:
+        """Whether keys are added to every request: then none goes the short way."""
+        return self._ext_hook is not None
 
     def add_producer(self, member: ProducerMember) -> None:
         self.check_running()

@@ -98,6 +98,13 @@ class ReplyTimeout(ClientError, TimeoutError):
     remedy = "check that somebody consumes the topic and replies, or allow more time"
 
 
+class CannotReply(ClientError):
+    """Raised when a message that was received is no request: it does not say where a reply shall go."""
+
+    code = 10007
+    remedy = "reply only to messages that were sent by producer.request()"
+
+
 class BrokerError(CometMQError):
     """Raised when a server refuses: its code, its remark and who it was."""
 
@@ -120,6 +127,19 @@ class BrokerError(CometMQError):
         """The error that an answer stands for."""
         kind = BrokerError.by_code.get(answer.code, BrokerError)
         return kind(answer.code, answer.remark, address, answer.request_code)
+
+
+def own_copy(error: Exception) -> Exception:
+    """The same error for one more who shares its cause: a single one would collect the tracebacks of all."""
+    copy: Exception
+    if isinstance(error, SendFailed):
+        copy = SendFailed(error.topic, error.attempts)
+    elif isinstance(error, BrokerError):
+        copy = type(error)(error.code or 0, error.remark, error.address)
+    else:
+        return error
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def _code_name(code: int) -> str:

@@ -34,6 +34,8 @@ class Heartbeats:
         self._silent: set[str] = set()
         #: Addresses that were told about us, or are being told.
         self._told: set[str] = set()
+        #: Who has heard of which members, on which connection.
+        self._heard: dict[str, tuple[Connection, frozenset[str]]] = {}
 
     def data(self) -> HeartbeatData:
         """What brokers are told."""
@@ -65,8 +67,24 @@ class Heartbeats:
         client = self._client
         return client.routes.brokers.addresses(masters_only=not client.consumers)
 
+    async def introduce(self, addresses: Iterable[str]) -> None:
+        """Tell those who do not know all members, or knew them on a connection that has ended."""
+        unknown = [address for address in addresses if not self.is_known(address)]
+        if unknown and (self._client.producers or self._client.consumers):
+            body = self.data().encode()
+            await asyncio.gather(*(self._tell(address, body) for address in unknown))
+
+    def is_known(self, address: str) -> bool:
+        """Whether a broker knows all members of this client, on the connection that is in use."""
+        heard = self._heard.get(address)
+        return heard is not None and heard[0].is_open and heard[1] >= self._members()
+
+    def _members(self) -> frozenset[str]:
+        return frozenset((*self._client.producers, *self._client.consumers))
+
     async def _tell(self, address: str, body: bytes) -> None:
         client = self._client
+        members = self._members()
         try:
             connection = await client.remoting.connect(address, timeout=client.request_timeout)
             offer = {HEADER_KEY: MSGPACK} if connection.kind is SerializeType.JSON else None
@@ -82,6 +100,7 @@ class Heartbeats:
             log.log(level, "heartbeat to %s failed: %s", address, error)
             return
         self._silent.discard(address)
+        self._heard[address] = (connection, members)
         client.routes.brokers.versions[address] = answer.version
         if offer and answer.ext.get(HEADER_KEY) == MSGPACK:
             _speak_msgpack(client.remoting.connections.get(address), connection)

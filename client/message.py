@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -58,7 +58,7 @@ class Message(msgspec.Struct, frozen=True):
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise InvalidMessage("deliver_at has no time zone: use datetime.now(UTC) or .astimezone()")
         for name, value in (self.properties or {}).items():
-            _check_property(name, value)
+            check_property(name, value)
 
     @property
     def delivery_time(self) -> datetime | None:
@@ -74,11 +74,15 @@ class Message(msgspec.Struct, frozen=True):
             pairs[props.TAGS] = self.tag
         if self.keys:
             pairs[props.KEYS] = self.keys if isinstance(self.keys, str) else props.KEY_SEPARATOR.join(self.keys)
+        return pairs | self.own_properties() | {props.WAIT: "true" if self.wait_store_ok else "false"}
+
+    def own_properties(self) -> dict[str, str]:
+        """The properties that stand for arguments which few messages have."""
+        pairs = {}
         if self.sharding_key is not None:
             pairs[props.SHARDING_KEY] = self.sharding_key
         if self.buyer_id is not None:
             pairs[props.BUYER_ID] = self.buyer_id
-        pairs[props.WAIT] = "true" if self.wait_store_ok else "false"
         return pairs
 
 
@@ -90,12 +94,15 @@ def check_body(body: object) -> None:
         raise TypeError(f"a body is bytes, not {type(body).__name__}")
 
 
-def _check_property(name: object, value: object) -> None:
+def check_property(name: object, value: object) -> None:
+    """Refuse a property that no reader would see, or that would mean something else. Hot."""
     if not isinstance(name, str) or not isinstance(value, str):
         raise TypeError(f"names and values of properties are text: {name!r}: {value!r}")
     if not name or not value:
         raise InvalidMessage(f"property {name!r} has an empty name or value, which no reader would see")
-    if props.is_reserved(name):
+    if "\x01" in name or "\x02" in name:
+        raise InvalidMessage(f"property {name!r} holds one of the characters 0x01 and 0x02, which separate properties")
+    if name in props.RESERVED or name.startswith(props.TRANSIENT_PREFIX):
         raise InvalidMessage(f"property {name!r} has a meaning of its own in RocketMQ: use the argument for it")
     if "\x01" in name or "\x02" in name or "\x01" in value or "\x02" in value:
         raise InvalidMessage(f"property {name!r} holds one of the separators 0x01 and 0x02")
@@ -131,6 +138,9 @@ class Delivery(Protocol):
     async def ack(self, message: "ReceivedMessage") -> None: ...
 
     async def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
+
+    async def reply(self, message: "ReceivedMessage", reply: Message) -> SendReceipt:
+        """Answer it, if it is a request."""
 
 
 class ReceivedMessage:
@@ -241,6 +251,10 @@ class ReceivedMessage:
     async def retry(self, delay_level: int = 0) -> None:
         """It comes again, after the delay of the level; 0 leaves that to the broker, which waits longer each time."""
         await self._delivery.retry(self, delay_level)
+
+    async def reply(self, body: bytes | Message, **options: Any) -> SendReceipt:
+        """Answer a message that came by `producer.request`: a body with options of `Message`, or a `Message`."""
+        return await self._delivery.reply(self, body if isinstance(body, Message) else Message(body, **options))
 
     def process(self, *, reraise: bool = False) -> "Processing":
         """`async with message.process():` acknowledges at the end; an exception means retry, and later dead letters."""

@@ -118,6 +118,10 @@ class BrokerTable:
             raise NoBroker(f"broker {name} has no master in the routes")
         return address
 
+    def has(self, name: str) -> bool:
+        """Whether a broker has a master in the routes."""
+        return MASTER_ID in self._brokers.get(name, {})
+
     def for_pull(self, name: str, broker_id: int = MASTER_ID) -> tuple[str, bool]:
         """The address to read from, and whether it is a slave's: the one that was suggested, else another."""
         brokers = self._brokers.get(name, {})

@@ -26,8 +26,8 @@ class SerializeType(IntEnum):
 class Command(msgspec.Struct, rename="camel", gc=False):
     """What a header says. Absent keys mean what Java assumes for them.
 
-    `header` holds the typed header of a request with a known code; of other commands it is None, and
-    `codec.read_header` or `codec.read_ext` read the keys on demand.
+    `header` holds the typed header of a request with a known code. Of other commands it is None, or the keys of an
+    answer as they came (`json_header.envelope_decoder`); `codec.read_header` or `codec.read_ext` read them on demand.
     """
 
     code: I32 = 0

@@ -39,7 +39,8 @@ _Envelope = msgspec.defstruct(
     rename="camel",
     gc=False,
 )
-_envelope_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(_Envelope)
+#: Envelopes with their keys left as they are: for answers, whose type only the asker knows.
+envelope_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(_Envelope)
 _ext_decoder = msgspec.json.Decoder(dict[str, str])
 _any_decoder = msgspec.json.Decoder()
 
@@ -105,13 +106,22 @@ def decode_request(data: bytes) -> Command:
 def decode_response(data: bytes) -> Command:
     """A command that is expected to be a response; its keys are read on demand by `read_header`."""
     try:
-        command = _envelope_decoder.decode(data)
+        command = envelope_decoder.decode(data)
     except BROKEN:
         return _decode_carefully(data)
     if not command.flag & 1:
         return decode_request(data)
     command.header = None
     return command
+
+
+def read_keys(header_type: type[H], keys: msgspec.Raw, data: bytes, request: str) -> H:
+    """`read_header` for a response whose keys `envelope_decoder` has found already."""
+    try:
+        header: H = _typed_decoders[header_type](keys)
+        return header
+    except BROKEN:
+        return from_ext(header_type, read_ext(data), request)
 
 
 def _decode_carefully(data: bytes) -> Command:
@@ -180,7 +190,7 @@ def _ext(values: dict[str, Any]) -> dict[str, str]:
 def read_ext(data: bytes) -> dict[str, str]:
     """All keys of the header, as text; the ones that a typed header does not declare too."""
     try:
-        return _ext_decoder.decode(_envelope_decoder.decode(data).header)
+        return _ext_decoder.decode(envelope_decoder.decode(data).header)
     except BROKEN:
         return _ext(_object(data))
 
@@ -188,7 +198,7 @@ def read_ext(data: bytes) -> dict[str, str]:
 def read_header(header_type: type[H], data: bytes, request: str) -> H:
     """The typed header of a command whose type only the caller knows: a response's."""
     try:
-        header: H = _typed_decoders[header_type](_envelope_decoder.decode(data).header)
+        header: H = _typed_decoders[header_type](envelope_decoder.decode(data).header)
         return header
     except BROKEN:
         return from_ext(header_type, read_ext(data), request)

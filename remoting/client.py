@@ -42,8 +42,8 @@ class ClientOptions:
 
     connect_timeout: float = 3.0  # com.rocketmq.remoting.client.connect.timeout
     request_timeout: float = 3.0
-    #: Requests in flight at once (clientAsyncSemaphoreValue), and oneway requests that wait to be written
-    #: (clientOnewaySemaphoreValue).
+    #: Requests in flight at once on a connection (clientAsyncSemaphoreValue), and oneway requests that wait to be
+    #: written (clientOnewaySemaphoreValue).
     request_limit: int = 65535
     oneway_limit: int = 65535
     #: Requests of servers that may wait for our answers.
@@ -71,7 +71,6 @@ class RemotingClient:
         self._clock = clock
         self._roster: Roster | None = None
         self._tls: TlsContext | None = None
-        self._requests = asyncio.Semaphore(self.options.request_limit)
         self._oneways = asyncio.Semaphore(self.options.oneway_limit)
         #: Address -> connection, and address -> the connect that everybody waits for.
         self._connections: dict[str, Connection] = {}
@@ -92,20 +91,63 @@ class RemotingClient:
         clock = self._start().clock
         budget = self.options.request_timeout if timeout is None else timeout
         deadline = clock() + budget
-        if self._requests.locked():
-            await self._permit(self._requests, code, budget)
-        else:
-            await self._requests.acquire()
-        try:
-            answer = await self._ask(address, code, header, body, deadline - clock(), ext)
-            if answer.code != _GO_AWAY:
-                return answer
-            answer = await self._ask(address, code, header, body, deadline - clock(), ext)
-            if answer.code == _GO_AWAY:
-                raise GoneAway(f"{address} shuts down: it refused {request_name(code)} again after a reconnect")
+        connection = self.ready_now(address)
+        if connection is None:
+            connection = await self.ready(address, code, budget)
+            budget = deadline - clock()
+        answer = await self.write(connection, code, header, body, budget, ext)
+        if answer.code != _GO_AWAY:
             return answer
-        finally:
-            self._requests.release()
+        self.leave(address, connection)
+        connection = await self.ready(address, code, deadline - clock())
+        answer = await self.write(connection, code, header, body, deadline - clock(), ext)
+        if answer.code == _GO_AWAY:
+            self.leave(address, connection)
+            raise GoneAway(f"{address} shuts down: it refused {request_name(code)} again after a reconnect")
+        return answer
+
+    # The steps of a request, for those who have to do something between them.
+
+    def ready_now(self, address: str) -> Connection | None:
+        """The connection to an address if it takes a request without any waiting; otherwise ask for it by `ready`."""
+        connection = self._connections.get(address)
+        if (
+            connection is None
+            or not connection.is_open
+            or connection.output.is_paused
+            or len(connection.pending) >= self.options.request_limit
+        ):
+            return None
+        return connection
+
+    async def ready(self, address: str, code: int, budget: float) -> Connection:
+        """A connection that takes a request now, within the budget of seconds; `code` is for the errors."""
+        clock = self._start().clock
+        deadline = clock() + budget
+        connection = await self._ready(address, code, budget)
+        if len(connection.pending) >= self.options.request_limit:
+            await self._room(connection, code, deadline - clock())
+        return connection
+
+    def write(
+        self,
+        connection: Connection,
+        code: int,
+        header: Header | None = None,
+        body: Body = b"",
+        timeout: float = 3.0,
+        ext: Mapping[str, str] | None = None,
+    ) -> asyncio.Future[Answer]:
+        """Puts a request on its way; await the future for its answer."""
+        if self.ext_hook is not None:
+            ext = self.ext_hook(code, header, body, ext)
+        return connection.request(code, header, body, timeout=timeout, ext=ext)
+
+    def leave(self, address: str, connection: Connection) -> None:
+        """A server said GO_AWAY: the others on the connection get their answers, the next request opens a new one."""
+        if self._connections.get(address) is connection:
+            del self._connections[address]
+        connection.finish()
 
     async def send_oneway(
         self,
@@ -122,7 +164,7 @@ class RemotingClient:
         budget = self.options.request_timeout if timeout is None else timeout
         deadline = clock() + budget
         if self._oneways.locked():
-            await self._permit(self._oneways, code, budget)
+            await self._permit(code, budget)
         else:
             await self._oneways.acquire()
         try:
@@ -210,29 +252,6 @@ class RemotingClient:
     ) -> Mapping[str, str] | None:
         return ext if self.ext_hook is None else self.ext_hook(code, header, body, ext)
 
-    async def _ask(
-        self,
-        address: str,
-        code: int,
-        header: Header | None,
-        body: Body,
-        budget: float,
-        ext: Mapping[str, str] | None,
-    ) -> Answer:
-        clock = self._start().clock
-        deadline = clock() + budget
-        connection = self._connections.get(address)
-        if connection is None or not connection.is_open or connection.output.is_paused:
-            connection = await self._ready(address, code, budget)
-            budget = deadline - clock()
-        answer = await connection.request(code, header, body, timeout=budget, ext=self._ext(code, header, body, ext))
-        if answer.code == _GO_AWAY:
-            # The others on it get their answers; the next request opens a new connection.
-            if self._connections.get(address) is connection:
-                del self._connections[address]
-            connection.finish()
-        return answer
-
     async def _ready(self, address: str, code: int, budget: float) -> Connection:
         """A connection that takes more output."""
         clock = self._start().clock
@@ -246,16 +265,28 @@ class RemotingClient:
             raise Timeout(f"no time was left to send {request_name(code)} to {address}")
         return connection
 
-    async def _permit(self, permits: asyncio.Semaphore, code: int, budget: float) -> None:
+    async def _permit(self, code: int, budget: float) -> None:
         try:
             async with asyncio.timeout(max(budget, 0.0)):
-                await permits.acquire()
+                await self._oneways.acquire()
         except TimeoutError:
-            limit = self.options.request_limit if permits is self._requests else self.options.oneway_limit
-            raise TooManyRequests(
-                f"{request_name(code)} was not sent: {limit} requests are in flight,"
-                f" and none ended within {seconds(budget)}"
-            ) from None
+            raise self._too_many(code, self.options.oneway_limit, budget) from None
+
+    async def _room(self, connection: Connection, code: int, budget: float) -> None:
+        limit = self.options.request_limit
+        try:
+            async with asyncio.timeout(max(budget, 0.0)):
+                await connection.pending.fewer_than(limit)
+        except TimeoutError:
+            raise self._too_many(code, limit, budget) from None
+        if not connection.is_open:
+            raise connection.lost_error()
+
+    def _too_many(self, code: int, limit: int, budget: float) -> TooManyRequests:
+        return TooManyRequests(
+            f"{request_name(code)} was not sent: {limit} requests are in flight,"
+            f" and none ended within {seconds(budget)}"
+        )
 
     async def _open(self, address: str) -> Connection:
         host, port = parse_address(address)

@@ -5,13 +5,17 @@ fires, so that a request costs no timer of its own. Deadlines are late by at mos
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-from cometmq.protocol.codec import Decoded, read_ext, read_header
+from msgspec import Raw
+
+from cometmq.protocol.codec import Decoded, Parts, read_ext, read_header
 from cometmq.protocol.codes import request_name
 from cometmq.protocol.command import Command, SerializeType
 from cometmq.protocol.header import H
+from cometmq.protocol.json_header import read_keys
 from cometmq.remoting.errors import ConnectionLost, Timeout, seconds
 
 #: Deadlines closer together than this are looked at together (seconds).
@@ -25,7 +29,7 @@ class Answer:
 
     __slots__ = ("body", "command", "kind", "raw_header", "request_code")
 
-    def __init__(self, request_code: int, decoded: Decoded) -> None:
+    def __init__(self, request_code: int, decoded: Decoded | Parts) -> None:
         self.request_code = request_code
         self.command: Command
         self.kind: SerializeType
@@ -51,6 +55,9 @@ class Answer:
 
     def header(self, header_type: type[H]) -> H:
         """The typed header; HeaderError when the peer sent another one."""
+        keys = self.command.header
+        if keys.__class__ is Raw:
+            return read_keys(header_type, keys, self.raw_header, request_name(self.request_code))
         return read_header(self.kind, self.raw_header, header_type, request_name(self.request_code))
 
     def __repr__(self) -> str:
@@ -67,9 +74,20 @@ class Pending(NamedTuple):
 
 
 class PendingRequests:
-    """Opaque -> request. The mutable state: the table, the last opaque, the timer."""
+    """Opaque -> request. The mutable state: the table, the last opaque, the timer, and who waits for room."""
 
-    __slots__ = ("_clock", "_loop", "_on_timeout", "_opaque", "_peer", "_table", "_timer", "_timer_due", "on_empty")
+    __slots__ = (
+        "_clock",
+        "_loop",
+        "_on_timeout",
+        "_opaque",
+        "_peer",
+        "_table",
+        "_timer",
+        "_timer_due",
+        "_waiters",
+        "on_empty",
+    )
 
     def __init__(
         self,
@@ -86,6 +104,7 @@ class PendingRequests:
         self._opaque = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
+        self._waiters: deque[asyncio.Future[None]] = deque()
         #: Is called when the last request that waited has its answer.
         self.on_empty: Callable[[], None] | None = None
 
@@ -116,13 +135,34 @@ class PendingRequests:
     def forget(self, opaque: int) -> None:
         self._table.pop(opaque, None)
 
-    def settle(self, decoded: Decoded) -> None:
-        """Hands an answer to who waits for it. One that nobody waits for (any more) is dropped."""
+    def settle(self, decoded: Decoded | Parts) -> None:
+        """Hands an answer to who waits for it. One that nobody waits for (any more) is dropped. Hot."""
         pending = self._table.pop(decoded[0].opaque, None)
-        if pending is not None and not pending.future.done():
-            pending.future.set_result(Answer(pending.code, decoded))
+        if pending is not None and not pending[0].done():
+            pending[0].set_result(Answer(pending[1], decoded))
+        if self._waiters:
+            self._let_in()
         if self.on_empty is not None and not self._table:
             self.on_empty()
+
+    async def fewer_than(self, limit: int) -> None:
+        """Returns when fewer requests than that wait for their answers."""
+        while len(self._table) >= limit:
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._let_in()  # the room that this one does not take any more
+                raise
+
+    def _let_in(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     def fail_all(self, reason: str) -> None:
         """Ends all waiting at once."""
@@ -130,6 +170,8 @@ class PendingRequests:
             self._timer.cancel()
             self._timer = None
         table, self._table = self._table, {}
+        while self._waiters:
+            self._let_in()
         for pending in table.values():
             if not pending.future.done():
                 pending.future.set_exception(
@@ -155,6 +197,7 @@ class PendingRequests:
                 Timeout(f"{self._peer} did not answer {request_name(pending.code)} within {seconds(waited)}")
             )
             self._on_timeout(pending)
+            self._let_in()
         if self._table and self._timer is None:
             self._set_timer(now, min(pending.deadline for pending in self._table.values()))
         if self.on_empty is not None and not self._table:

@@ -17,7 +17,7 @@ from cometmq.protocol.codec import decode
 from cometmq.protocol.command import BadHeader, Command, SerializeType
 from cometmq.protocol.errors import FrameError
 from cometmq.protocol.frame import LENGTH_SIZE, PREFIX_SIZE, frame_length
-from cometmq.protocol.json_header import BROKEN, USUAL, request_decoders
+from cometmq.protocol.json_header import BROKEN, USUAL, envelope_decoder, request_decoders
 from cometmq.remoting.roster import Roster
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ _MAX_WORD = max(SerializeType) << 24 | 0xFFFFFF
 _HELD = sys.maxsize
 #: Up to this size what was read is copied once, because slices of bytes cost half of those of a view (bytes).
 _COPIED = 256 * 1024
+#: The same for answers: those to sends are small, those to pulls are large and come one by one (bytes).
+_COPIED_ANSWERS = 64 * 1024
 _JSON = SerializeType.JSON
 
 
@@ -90,18 +92,19 @@ class FrameReader:
     def _split(self, data: memoryview, now: float) -> int:
         """Serves the whole frames at the start of `data`; the number of bytes used.
 
-        Requests with a JSON header that is as clients write it are decoded here: the hot path. All others go through
-        `codec.decode`, which takes the same steps.
+        Requests with a JSON header that is as clients write it, and answers with a JSON header, are decoded here: the
+        hot path. All others go through `codec.decode`, which takes the same steps.
         """
         connection = self._connection
         is_accepted = connection.is_accepted
         output = connection.output
         dispatch = self._dispatcher.dispatch
+        settle = connection.pending.settle
         limit = self._roster.limits.frame - LENGTH_SIZE
         high_water = self._roster.limits.high_water
         position = 0
         end = len(data)
-        chunk = bytes(data) if is_accepted and end <= _COPIED else b""
+        chunk = bytes(data) if end <= (_COPIED if is_accepted else _COPIED_ANSWERS) else b""
         decoders = request_decoders
         unpack = _PREFIX.unpack_from
         try:
@@ -120,11 +123,16 @@ class FrameReader:
                     start = position + PREFIX_SIZE
                     raw = chunk[start : start + word]
                     try:
-                        command = decoders[raw[:USUAL]](raw)
+                        command = decoders[raw[:USUAL]](raw) if is_accepted else envelope_decoder.decode(raw)
                     except BROKEN:
                         pass
                     else:
-                        dispatch(connection, (command, _JSON, raw, chunk[start + word : stop]), now)
+                        if is_accepted:
+                            dispatch(connection, (command, _JSON, raw, chunk[start + word : stop]), now)
+                        elif command.flag & 1:
+                            settle((command, _JSON, raw, chunk[start + word : stop]))
+                        else:
+                            command = None  # the server asks something
                 if command is None:
                     self._serve(data[position + LENGTH_SIZE : stop], now)
                 position = stop

@@ -14,7 +14,7 @@ from cometmq.client.admin.errors import NoMessage, NoProgress
 from cometmq.client.consumer.pulling import Pulled, PullRequest, Pulls
 from cometmq.client.consumer.subscriptions import Subscription, subscription_data
 from cometmq.client.errors import BrokerError, ClientError, ConsumerOffline, OffsetNotFound
-from cometmq.client.message import ReceivedMessage
+from cometmq.client.message import Message, ReceivedMessage, SendReceipt
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.connections import ConsumerConnection
 from cometmq.protocol.bodies.heartbeat import ConsumeType
@@ -63,6 +63,9 @@ class _NotDelivered:
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         self.settle(message)
+
+    async def reply(self, message: ReceivedMessage, reply: Message) -> SendReceipt:
+        raise ClientError("this message was looked up, not delivered: it cannot be acknowledged or retried")
 
 
 _LOOKED_UP: Final = _NotDelivered()

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from cometmq.client.consumer.pulling import PullLoop, PullRequest
 from cometmq.client.consumer.subscriptions import TagCheck
 from cometmq.client.consumer.window import Window
-from cometmq.client.message import ReceivedMessage
+from cometmq.client.message import Message, ReceivedMessage, SendReceipt
+from cometmq.client.producer.request_reply import send_reply
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import properties as props
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
@@ -144,8 +145,12 @@ class Assignment:
 
     # Settling
 
+    async def reply(self, message: ReceivedMessage, reply: Message) -> SendReceipt:
+        return await send_reply(self._consumer.client, message, reply)
+
     async def ack(self, message: ReceivedMessage) -> None:
         self.settle(message)
+        self._consumer.consumed(message, is_success=True)
 
     def settle(self, message: ReceivedMessage) -> None:
         """A message is done."""
@@ -161,6 +166,7 @@ class Assignment:
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         """A message failed: it comes again, here (ordered) or by the retry topic."""
+        self._consumer.consumed(message, is_success=False)
         if self.is_dropped or message.queue_offset not in self.window:
             self._consumer.handed_back(message)
             return

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from cometmq.client.consumer.pulling import PullLoop, PullRequest
 from cometmq.client.consumer.subscriptions import TagCheck
 from cometmq.client.errors import ClientError
-from cometmq.client.message import ReceivedMessage
+from cometmq.client.message import Message, ReceivedMessage, SendReceipt
+from cometmq.client.producer.request_reply import send_reply
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.record import Record
@@ -130,3 +131,6 @@ class PulledQueue:
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         raise ClientError("a pull consumer gives nothing back: seek to the message's offset, or send it again")
+
+    async def reply(self, message: ReceivedMessage, reply: Message) -> SendReceipt:
+        return await send_reply(self._consumer.client, message, reply)

@@ -31,6 +31,7 @@ from cometmq.client.consumer.subscriptions import (
     subscription_data,
 )
 from cometmq.client.errors import Closed, RetryFrom, RetryLater
+from cometmq.client.hooks import ConsumeContext, Hooks
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.client.scheduler import Scheduler
@@ -48,6 +49,7 @@ from cometmq.protocol.record import Record
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
+    from cometmq.client.trace import TraceDispatcher
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +85,8 @@ class PushConsumer:
         allocate: Strategy | None = None,
         offsets_folder: str | None = None,
         queue_listener: QueueListener | None = None,
+        hooks: Iterable[object] = (),
+        trace: bool | str = False,
         **options: Any,
     ) -> None:
         names.validate_group(group)
@@ -101,6 +105,12 @@ class PushConsumer:
         self.concurrency = concurrency if concurrency is not None else CONCURRENCY if self.has_handler else 1
         self._offsets_folder = offsets_folder
         self._queue_listener = queue_listener
+        self._given_hooks = list(hooks)
+        self._trace = trace
+        self._traces: TraceDispatcher | None = None
+        self._hooks = Hooks()
+        #: With hooks, by iteration: what they were told of messages that are being processed, and when.
+        self._contexts: dict[ReceivedMessage, tuple[ConsumeContext, float]] = {}
         wanted = check_subscriptions(subscriptions)
         self._levels = (
             {self._wire(topic): level for level, topic in enumerate(wanted)}
@@ -138,6 +148,7 @@ class PushConsumer:
         self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
         self._pool: ThreadPoolExecutor | None = None
         self.offsets_store: OffsetStore = await self._open_offsets()
+        self._hooks = await self._open_hooks()
         self.rebalance = Rebalance(self)
         await self.client.routes.refresh(topic for topic in self.subscriptions if topic != self.retry_topic)
         await self.client.heartbeats.beat()
@@ -171,6 +182,8 @@ class PushConsumer:
         if self.needs_locks:
             await self.rebalance.unlock(self.assignments)
         self.assignments.clear()
+        if self._traces is not None:
+            await self._traces.close()
         await self.client.remove_consumer(self)
         await self.scheduler.close()
         if self._pool is not None:
@@ -191,6 +204,17 @@ class PushConsumer:
 
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
+
+    async def _open_hooks(self) -> Hooks:
+        hooks = list(self._given_hooks)
+        if self._trace:
+            from cometmq.client.trace import TraceConsumeHook, TraceDispatcher
+
+            topic = self._trace if isinstance(self._trace, str) else None
+            self._traces = TraceDispatcher(self.client, self.group, "CONSUME", topic)
+            await self._traces.start()
+            hooks.append(TraceConsumeHook(self._traces, self.client.new_unique_key))
+        return Hooks(hooks)
 
     async def _open_offsets(self) -> OffsetStore:
         if self.is_clustering:
@@ -358,6 +382,8 @@ class PushConsumer:
                 continue
             messages = self._take()
             if messages is not None:
+                if self._hooks.consumes:
+                    self._contexts[messages[0]] = self._before(messages), self._loop.time()
                 return messages[0]
             await self.line.wait()
         raise StopAsyncIteration
@@ -381,20 +407,50 @@ class PushConsumer:
     async def _process(self, messages: list[ReceivedMessage]) -> None:
         """Call the handler and settle what came of it."""
         failed_from, level = len(messages), 0
+        context, began = (self._before(messages), self._loop.time()) if self._hooks.consumes else (None, 0.0)
+        error: Exception | None = None
         try:
             await self.call_handler(messages)
         except RetryFrom as some:
+            error = some
             failed_from, level = min(max(some.index, 0), len(messages)), some.delay_level
         except RetryLater as later:
+            error = later
             failed_from, level = 0, later.delay_level
-        except Exception:
+        except Exception as failure:
+            error = failure
             log.exception("the handler of %s failed for %s", self.group, ", ".join(repr(each) for each in messages))
             failed_from = 0
+        if context is not None:
+            self._after(context, began, failed_from == len(messages), error)
         for message in messages[:failed_from]:
             message.delivery.settle(message)
         # In reverse, so that an ordered queue gets them back in their order.
         for message in reversed(messages[failed_from:]):
             await message.retry(level)
+
+    # Hooks
+
+    def _before(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
+        context = ConsumeContext(
+            group=namespaces.unwrap(self.client.namespace, self.group),
+            namespace=self.client.namespace,
+            queue=messages[0].queue,
+            messages=messages,
+        )
+        self._hooks.before_consume(context)
+        return context
+
+    def _after(self, context: ConsumeContext, began: float, is_success: bool, error: Exception | None) -> None:
+        context.is_success, context.error = is_success, error
+        context.seconds = self._loop.time() - began
+        self._hooks.after_consume(context)
+
+    def consumed(self, message: ReceivedMessage, *, is_success: bool) -> None:
+        """A message that was handed out by iteration is settled."""
+        known = self._contexts.pop(message, None) if self._contexts else None
+        if known is not None:
+            self._after(*known, is_success, None)
 
     @property
     def has_handler(self) -> bool:

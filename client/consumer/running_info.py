@@ -10,7 +10,8 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
-from cometmq.client.message import ReceivedMessage
+from cometmq.client.message import Message, ReceivedMessage, SendReceipt
+from cometmq.client.producer.request_reply import send_reply
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.protocol.bodies.connections import ConsumeResult, ProcessQueueInfo
@@ -19,6 +20,7 @@ from cometmq.protocol.codes import Version
 from cometmq.protocol.record import Record
 
 if TYPE_CHECKING:
+    from cometmq.client.client import Client
     from cometmq.client.consumer.assignment import Assignment
     from cometmq.client.consumer.push import PushConsumer
 
@@ -81,6 +83,12 @@ class _OutOfTurn:
     is_settled = False
     is_failed = False
 
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+
+    async def reply(self, message: ReceivedMessage, reply: Message) -> SendReceipt:
+        return await send_reply(self._client, message, reply)
+
     async def ack(self, message: ReceivedMessage) -> None:
         self.settle(message)
 
@@ -94,7 +102,7 @@ class _OutOfTurn:
 async def consume_result(consumer: "PushConsumer", record: Record, broker_name: str) -> ConsumeMessageDirectlyResult:
     """Call the handler for one message, and say how that went."""
     queue = MessageQueue(record.topic, broker_name, record.queue_id)
-    delivery = _OutOfTurn()
+    delivery = _OutOfTurn(consumer.client)
     message = ReceivedMessage(record, queue, consumer.shown_topic(record.topic), delivery)
     loop = asyncio.get_running_loop()
     began = loop.time()

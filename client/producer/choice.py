@@ -17,12 +17,13 @@ class QueueChoice:
     def __init__(self, latencies: Latencies | None = None) -> None:
         """Without `latencies` only the broker of the last attempt is avoided."""
         self._latencies = latencies
-        self._counters: dict[str, int] = {}
+        #: By topic; starts anywhere.
+        self.counters: dict[str, int] = {}
 
     def choose(self, route: TopicRoute, now: float, avoid: str | None = None) -> MessageQueue:
         """The next queue; `avoid` is the broker of the attempt before. Hot when nothing is to be avoided."""
         queues = route.publish
-        counters = self._counters
+        counters = self.counters
         topic = route.topic
         count = counters.get(topic)
         if count is None:
@@ -47,9 +48,6 @@ class QueueChoice:
             queue = queues[(count + step) % len(queues)]
             if is_good(queue):
                 if step:
-                    self._counters[route.topic] = count + step
+                    self.counters[route.topic] = count + step
                 return queue
         return None
-
-    def forget(self, topic: str) -> None:
-        self._counters.pop(topic, None)

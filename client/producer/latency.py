@@ -5,7 +5,7 @@ own and no I/O.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 #: A broker that failed counts as this slow (ms), whatever the time it took.
@@ -86,8 +86,11 @@ class Latencies:
         known = self.brokers.get(broker)
         return known is None or known.is_reachable
 
-    def keep(self, brokers: Iterable[str]) -> None:
-        """Forget all others."""
-        kept = set(brokers)
-        for name in [name for name in self.brokers if name not in kept]:
-            del self.brokers[name]
+    def reached(self, broker: str) -> None:
+        """A broker answered something: it is in reach. Whether it is fast enough, its pause says."""
+        known = self.brokers.get(broker)
+        if known is not None:
+            known.is_reachable = True
+
+    def forget(self, broker: str) -> None:
+        self.brokers.pop(broker, None)

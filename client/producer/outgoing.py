@@ -4,23 +4,31 @@ Bytes and values only. The unique key stays the same over all attempts, so that 
 DefaultMQProducerImpl.sendKernelImpl, the part before the request.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from struct import Struct
 from typing import Final
 
 import msgspec
 
 from cometmq.client.errors import InvalidMessage
-from cometmq.client.message import Message
+from cometmq.client.message import Message, check_property
 from cometmq.protocol import compression, names, sysflag
 from cometmq.protocol import properties as props
+from cometmq.protocol.batch import item_size
+from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.sysflag import CompressionType
 
 #: RocketMQ's limits and thresholds, in bytes.
 MAX_MESSAGE_SIZE: Final = 4 * 1024 * 1024
 COMPRESS_FROM: Final = 4096
 
-_NOT_DELAYED: Final = (None, None, None)
+SEND: Final = int(RequestCode.SEND_MESSAGE_V2)
+SEND_BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+
+_ITEM_HEAD: Final = Struct(">iiiii")
+_ITEM_PROPERTIES: Final = Struct(">h")
 
 
 class Compression(msgspec.Struct, frozen=True):
@@ -44,16 +52,23 @@ class Compression(msgspec.Struct, frozen=True):
 class Outgoing(msgspec.Struct):
     """What every attempt of a send has in common."""
 
+    #: As it goes on the wire.
     topic: str
     body: bytes
     properties: str
     unique_key: str
     flag: int = 0
     sys_flag: int = 0
-    is_batch: bool = False
+    code: int = SEND
     #: Of a message that is tried again.
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    #: What the user gave, for hooks and selectors.
+    message: Message | None = None
+
+    @property
+    def is_batch(self) -> bool:
+        return self.code == SEND_BATCH
 
 
 class Packer:
@@ -69,25 +84,76 @@ class Packer:
     ) -> None:
         self._new_unique_key = new_unique_key
         self._compression = compression
+        #: Bodies from this size on need a look: they are compressed, or too large.
+        self._plain_below = min(compression.threshold if compression else max_message_size + 1, max_message_size + 1)
         self._max_message_size = max_message_size
-        self._instance_id = instance_id
+        self._instance = f"{props.INSTANCE_ID}\x01{instance_id}\x02" if instance_id else ""
 
-    def pack(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
-        """The message ready to go. `extra` holds the properties that the send adds: delays, hooks, requests."""
-        body = message.body
-        self.check_size(body)
-        pairs = message.property_map()
-        key = pairs[props.UNIQ_KEY] = self._new_unique_key()
-        if self._instance_id:
-            pairs[props.INSTANCE_ID] = self._instance_id
+    def text(
+        self,
+        tag: str | None,
+        keys: str | Sequence[str] | None,
+        properties: Mapping[str, str] | None,
+        extra: Mapping[str, str] | None = None,
+        *,
+        wait_store_ok: bool = True,
+    ) -> tuple[str, str]:
+        """The unique key of a new message, and its property text. Hot: no dict is made, and one count finds a
+        separator that has no place there.
+
+        `extra` holds the properties that the send adds: sharding key, delays, requests.
+        """
+        key = self._new_unique_key()
+        text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if wait_store_ok else 'false'}\x02{self._instance}"
+        pairs = 3 if self._instance else 2
+        if tag:
+            text = f"{text}TAGS\x01{tag}\x02"
+            pairs += 1
+        if keys:
+            text = f"{text}KEYS\x01{keys if isinstance(keys, str) else props.KEY_SEPARATOR.join(keys)}\x02"
+            pairs += 1
         if extra:
-            pairs.update(extra)
-        flags = 0
+            text += "".join([f"{name}\x01{value}\x02" for name, value in extra.items()])
+            pairs += len(extra)
+        if properties:
+            for name, value in properties.items():
+                check_property(name, value)
+                text = f"{text}{name}\x01{value}\x02"
+            pairs += len(properties)
+        if text.count("\x02") != pairs:
+            raise InvalidMessage("tag, keys or a property hold the character 0x02, which separates properties")
+        return key, text
+
+    def pack(
+        self,
+        topic: str,
+        body: bytes,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+    ) -> Outgoing:
+        """A message without any of the rarer options, ready to go. Hot."""
+        key, text = self.text(tag, keys, properties)
+        if 0 < len(body) < self._plain_below:
+            return Outgoing(topic, body, text, key, flag)
+        data, flags = self.packed_body(body)
+        return Outgoing(topic, data, text, key, flag, flags)
+
+    def pack_message(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
+        """Any message, ready to go. `extra` holds the properties that the send adds: delays, requests."""
+        body, flags = self.packed_body(message.body)
+        more = {**message.own_properties(), **(extra or {})}
+        key, text = self.text(message.tag, message.keys, message.properties, more, wait_store_ok=message.wait_store_ok)
+        return Outgoing(topic, body, text, key, message.flag, flags, message=message)
+
+    def packed_body(self, body: bytes) -> tuple[bytes, int]:
+        """The body as it is sent, and what the system flag says of it."""
+        self.check_size(body)
         how = self._compression
-        if how is not None and len(body) >= how.threshold:
-            body = compression.compress(body, how.kind, how.level)
-            flags = sysflag.with_compression(0, how.kind)
-        return Outgoing(topic, body, props.format_properties(pairs), key, message.flag, flags)
+        if how is None or len(body) < how.threshold:
+            return body, 0
+        return compression.compress(body, how.kind, how.level), sysflag.with_compression(0, how.kind)
 
     def check_size(self, body: bytes) -> None:
         if not body:
@@ -96,6 +162,46 @@ class Packer:
             raise InvalidMessage(
                 f"the body takes {len(body)} bytes, at most {self._max_message_size} are allowed (max_message_size)"
             )
+
+    def item(
+        self,
+        body: bytes,
+        tag: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        extra: Mapping[str, str] | None = None,
+        *,
+        wait_store_ok: bool = True,
+    ) -> tuple[str, bytes]:
+        """A message as an item of a batch, and its unique key. Never compressed. Hot."""
+        if not 0 < len(body) <= self._max_message_size:
+            self.check_size(body)
+        key, text = self.text(tag, keys, properties, extra, wait_store_ok=wait_store_ok)
+        raw = props.encode_text(text)
+        size = item_size(len(body), len(raw))
+        head = _ITEM_HEAD.pack(size, 0, 0, flag, len(body))
+        return key, b"".join((head, body, _ITEM_PROPERTIES.pack(len(raw)), raw))
+
+    def message_item(self, message: Message) -> tuple[str, bytes]:
+        """`item` for a `Message`."""
+        return self.item(
+            message.body,
+            message.tag,
+            message.keys,
+            message.properties,
+            message.flag,
+            message.own_properties(),
+            wait_store_ok=message.wait_store_ok,
+        )
+
+    def batch(self, topic: str, items: Sequence[bytes], keys: Sequence[str], *, wait_store_ok: bool = True) -> Outgoing:
+        """Items as one request. Its message id is that of all its messages.
+
+        The wrapper has no unique key: RocketMQ 5 would give it to every item in place of the item's own.
+        """
+        text = f"WAIT\x01{'true' if wait_store_ok else 'false'}\x02{self._instance}"
+        return Outgoing(topic, b"".join(items), text, ",".join(keys), code=SEND_BATCH)
 
 
 def check_topic(topic: str) -> None:

@@ -1,8 +1,8 @@
 """The producer: sends messages, one or many at a time, and sees to it that each ends in a receipt or an error.
 
-A send has one budget of time for all its attempts. An attempt that fails moves on to a queue of another broker, unless
-the queue was chosen by the user or by a key. What is sent is made in `outgoing`, where it goes is chosen in `choice`
-and `selectors`. RocketMQ's DefaultMQProducerImpl.
+Here is what its users call, and the short way of an ordinary send. What is sent is made in `outgoing`, where it goes is
+chosen in `choice` and `selectors`, and what happens when something goes wrong is in `attempts`. RocketMQ's
+DefaultMQProducerImpl.
 """
 
 import asyncio
@@ -18,12 +18,16 @@ from cometmq.client.errors import (
     InvalidMessage,
     NoBroker,
     NoRoute,
-    SendFailed,
     Unsupported,
 )
+from cometmq.client.hooks import Hooks
 from cometmq.client.message import Message, SendReceipt, SendStatus, check_body
+from cometmq.client.producer.accumulate import Accumulate, Accumulator, Together
+from cometmq.client.producer.attempts import AttemptOptions, Attempts
 from cometmq.client.producer.choice import QueueChoice
+from cometmq.client.producer.detector import ROUND, Detector
 from cometmq.client.producer.latency import Latencies, table_of
+from cometmq.client.producer.order import WriteOrder
 from cometmq.client.producer.outgoing import (
     MAX_MESSAGE_SIZE,
     Compression,
@@ -32,22 +36,27 @@ from cometmq.client.producer.outgoing import (
     check_topic,
     delay_of,
 )
+from cometmq.client.producer.paths import QueuePath, TopicPath
+from cometmq.client.producer.pressure import BackPressure, Pressure
+from cometmq.client.producer.receipts import receipt_of, receipts_of
+from cometmq.client.producer.request_reply import Reply, make_known, wait_for_reply
 from cometmq.client.producer.selectors import SELECTORS, Selector, java_hash
 from cometmq.client.queues import MessageQueue
+from cometmq.client.requests import ask
 from cometmq.client.routes import TopicRoute
+from cometmq.client.scheduler import Scheduler
 from cometmq.protocol import names, namespaces
 from cometmq.protocol import properties as props
-from cometmq.protocol.batch import BatchItem, encode_batch, item_size
 from cometmq.protocol.bodies.heartbeat import ProducerData
-from cometmq.protocol.codes import RequestCode, ResponseCode, Version
+from cometmq.protocol.codes import RequestCode, Version
 from cometmq.protocol.delay import DelayLevels
 from cometmq.protocol.message_id import wall_millis
-from cometmq.protocol.requests.send import SendMessageAnswer, SendMessageV2
-from cometmq.remoting.errors import Timeout, TransportError
-from cometmq.remoting.pending import Answer
+from cometmq.protocol.requests.recall import RecallMessage, RecallMessageAnswer
+from cometmq.remoting.errors import TransportError
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
+    from cometmq.client.trace import TraceDispatcher
 
 log = logging.getLogger(__name__)
 
@@ -58,34 +67,15 @@ RETRIES: Final = 2
 #: Queues a broker gets for a topic that it makes on the first message (defaultTopicQueueNums).
 NEW_TOPIC_QUEUES: Final = 4
 
-#: Answers after which another broker is tried. 1500 is handled by the connection.
-RETRIED_CODES: Final = frozenset(
-    int(code)
-    for code in (
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-    )
-)
-
-_STATUS: Final = {
-    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-}
 _TIMERS_SINCE: Final = int(Version.V5_0_0)
+_GO_AWAY: Final = 1500
 
 
 class Producer:
     """A member of a producer group. Made by `client.producer(group)`; use it with `async with`.
 
-    Many sends may run at once; they share connections and writes. Mutable state: whether it is open, the counters of
-    the round robin, and what is known of the brokers' latency.
+    Many sends may run at once; they share connections and writes. Mutable state: whether it is open, the ways to
+    topics, the counters of the round robin, and what is known of the brokers' latency.
     """
 
     def __init__(
@@ -105,21 +95,28 @@ class Producer:
         new_topic_queues: int = NEW_TOPIC_QUEUES,
         create_topic_key: str = names.DEFAULT_TOPIC,
         delay_levels: str | None = None,
+        accumulate: Accumulate | bool | None = None,
+        back_pressure: BackPressure | bool | None = None,
+        hooks: Iterable[object] = (),
+        trace: bool | str = False,
     ) -> None:
+        """`latency_fault_tolerance` avoids brokers that are slow or fail, and asks failed ones when they are back.
+
+        `accumulate` turns sends that happen at the same time into batches. `hooks` are objects with any of the methods
+        of `SendHook`. `trace` writes RocketMQ's message trace, to the topic of that name if one is given.
+        """
         names.validate_group(group)
         if group == "DEFAULT_PRODUCER":
             raise ValueError("DEFAULT_PRODUCER is the name of no group: choose one for your application")
         self._client = client
         self.group = namespaces.wrap(client.namespace, group)
         self._send_timeout = send_timeout
-        self._attempt_timeout = attempt_timeout
-        self._retries = retries
-        self._retry_when_not_ok = retry_when_not_stored_ok
+        self._options = AttemptOptions(
+            retries, attempt_timeout, retry_when_not_stored_ok, create_topic_key, new_topic_queues
+        )
         self._latencies = Latencies(table_of(latency_table)) if latency_fault_tolerance else None
         self._choice = QueueChoice(self._latencies)
         self._selector = _selector_of(selector)
-        self._new_topic_queues = new_topic_queues
-        self._create_topic_key = create_topic_key
         self._levels = DelayLevels.parse(delay_levels) if delay_levels else DelayLevels.parse()
         self._packer = Packer(
             client.new_unique_key,
@@ -128,7 +125,17 @@ class Producer:
             instance_id=client.namespace,
         )
         self._max_message_size = max_message_size
+        self._accumulate = Accumulate.of(accumulate)
+        self._accumulator: Accumulator | None = None
+        pressure = BackPressure.of(back_pressure)
+        self._pressure = None if pressure is None else Pressure(pressure)
+        self._given_hooks = list(hooks)
+        self._trace = trace
+        self._traces: TraceDispatcher | None = None
+        self._order = WriteOrder()
         self._topics: set[str] = set()
+        #: By the user's names; only for topics whose sends need nothing out of the ordinary.
+        self._paths: dict[str, TopicPath] = {}
         self._is_open = False
 
     # Its life
@@ -136,13 +143,44 @@ class Producer:
     async def start(self) -> None:
         self._client.add_producer(self)
         self._loop = asyncio.get_running_loop()
+        hooks = list(self._given_hooks)
+        if self._trace:
+            from cometmq.client.trace import TraceDispatcher, TraceSendHook
+
+            topic = self._trace if isinstance(self._trace, str) else None
+            self._traces = TraceDispatcher(self._client, self.group, "PRODUCE", topic)
+            await self._traces.start()
+            hooks.append(TraceSendHook(self._traces))
+        self._hooks = Hooks(hooks)
+        self._attempts = Attempts(
+            self._client, self.group, self._options, self._choice, self._latencies, self._order, self._hooks
+        )
+        if self._accumulate is not None:
+            self._accumulator = Accumulator(self._accumulate, self._packer, self._send_packed)
+        self._scheduler = Scheduler()
+        if self._latencies is not None:
+            detector = Detector(self._client, self._latencies)
+            self._scheduler.every(ROUND, lambda: detector.round(self._topics), "reachability of the brokers")
+        self._client.routes.on_changed.append(self._route_changed)
         self._is_open = True
 
     async def close(self) -> None:
         """Leave the group. Sends that are under way go on to their end."""
-        if self._is_open:
-            self._is_open = False
-            await self._client.remove_producer(self)
+        if not self._is_open:
+            return
+        self._is_open = False
+        self._paths.clear()
+        if self._accumulator is not None:
+            await self._accumulator.close()
+        if self._traces is not None:
+            await self._traces.close()
+        await self._scheduler.close()
+        self._client.routes.on_changed.remove(self._route_changed)
+        await self._client.remove_producer(self)
+
+    def forked(self) -> None:
+        """This is another process now: nothing may go the short way, so that the next send says so."""
+        self._paths.clear()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -180,24 +218,39 @@ class Producer:
         Give the body with its options, or a `Message`. Messages of one `sharding_key` go to one queue; these, and
         messages for an explicit `queue`, are tried once. Cancelling may leave the message stored.
         """
+        if (
+            queue is None
+            and sharding_key is None
+            and delay is None
+            and deliver_at is None
+            and delay_level is None
+            and body.__class__ is bytes
+        ):
+            path = self._paths.get(topic)
+            if path is not None and not self._order.lines:
+                # The short way. Written out here, because every call counts: see `paths`.
+                if self._accumulator is not None and timeout is None and not self._accumulator.is_full:
+                    key, item = self._packer.item(body, tag, keys, properties, flag)
+                    together = Together(path.topic, None, True, tag)
+                    return await self._accumulator.add(together, path.route, key, item)
+                outgoing = self._packer.pack(path.topic, body, tag, keys, properties, flag)
+                return await self._send_short(path, outgoing, self._send_timeout if timeout is None else timeout)
         if isinstance(body, Message):
             message = body
         else:
             check_body(body)
             message = Message(body, tag, keys, properties, flag, sharding_key, delay, deliver_at, delay_level)
-        return await self._send(topic, message, queue, self._send_timeout if timeout is None else timeout)
+        return await self._send_message(topic, message, queue, timeout)
 
     async def send_oneway(
         self, topic: str, body: bytes | Message, *, queue: MessageQueue | None = None, **options: Any
     ) -> None:
         """Send a message that nobody answers for: fast, and lost without a word when something goes wrong."""
         message = body if isinstance(body, Message) else Message(body, **options)
-        wire_topic, route, outgoing = await self._prepare(topic, message, self._send_timeout)
-        target = queue or self._pick(route, message) or self._choice.choose(route, self._loop.time())
-        address = self._client.routes.brokers.master(target.broker_name)
-        await self._client.remoting.send_oneway(
-            address, RequestCode.SEND_MESSAGE_V2, self._header(wire_topic, outgoing, target), outgoing.body
-        )
+        deadline = self._now() + self._send_timeout
+        route, target = await self._resolve(topic, message, queue)
+        outgoing = self._packer.pack_message(route.topic, message, await self._delay_properties(route, message))
+        await self._attempts.oneway(outgoing, target or self._choice.choose(route, self._loop.time()), deadline)
 
     async def send_batch(
         self,
@@ -212,94 +265,245 @@ class Producer:
         A batch that would be too large is sent as several, one after the other. What the last one met is raised:
         those before it are stored then.
         """
-        members = [each if isinstance(each, Message) else Message(each) for each in messages]
+        members = list(messages)
         if not members:
             raise InvalidMessage("the batch is empty")
-        _check_batch(members)
+        wait = _check_batch(members)
         budget = self._send_timeout if timeout is None else timeout
+        deadline = self._now() + budget
+        route, target = await self._resolve(topic, None, queue)
+        if route.topic.startswith(names.RETRY_PREFIX):
+            raise InvalidMessage("a batch cannot go to a retry topic: send its messages one by one")
         receipts: list[SendReceipt] = []
-        for chunk, keys in self._chunks(topic, members):
-            receipt = await self._send_outgoing(topic, chunk, queue, budget)
-            receipts += _receipts_of(receipt, keys)
+        for items, keys in self._chunks(members):
+            outgoing = self._packer.batch(route.topic, items, keys, wait_store_ok=wait)
+            receipt = await self._send_packed(outgoing, route, target, deadline)
+            receipts += receipts_of(receipt, keys)
+            deadline = self._loop.time() + budget
         return receipts
 
-    async def send_prepared(self, outgoing: Outgoing) -> SendReceipt:
-        """Send what was packed elsewhere: messages that are tried again."""
-        return await self._send_outgoing(outgoing.topic, outgoing, None, self._send_timeout)
+    async def request(
+        self,
+        topic: str,
+        body: bytes | Message,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - one budget for send and reply
+        queue: MessageQueue | None = None,
+        **options: Any,
+    ) -> Reply:
+        """Send a message and wait for what its consumer replies (`message.reply(body)`). ReplyTimeout without one."""
+        message = body if isinstance(body, Message) else Message(body, **options)
+        budget = self._send_timeout if timeout is None else timeout
+        began = self._now()
+        route, target = await self._resolve(topic, message, queue)
+        await make_known(self._client, route)
+        correlation, future = self._client.replies.expect()
+        try:
+            extra = {
+                props.CORRELATION_ID: correlation,
+                props.REPLY_TO_CLIENT: self._client.client_id,
+                props.TTL: str(round(budget * 1000)),
+            }
+            outgoing = self._packer.pack_message(route.topic, message, extra)
+            await self._send_packed(outgoing, route, target, began + budget)
+            return await wait_for_reply(future, topic, budget, began)
+        finally:
+            self._client.replies.forget(correlation)
+
+    async def recall(self, topic: str, handle: str) -> str:
+        """Take back a message with a delivery time that has not come yet; `handle` is its receipt's `recall_handle`.
+
+        Returns its message id. Brokers since 5.3.2 can do it; others raise NotSupported.
+        """
+        self._check_open()
+        wire_topic = namespaces.wrap(self._client.namespace, topic)
+        if wire_topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
+            raise InvalidMessage("messages of retry and dead letter topics cannot be recalled")
+        route = await self._client.routes.get(wire_topic)
+        brokers = self._client.routes.brokers
+        try:
+            address = brokers.master(_broker_of(handle))
+        except NoBroker:
+            address = brokers.master(route.publish[0].broker_name)
+        header = RecallMessage(topic=wire_topic, recall_handle=handle, producer_group=self.group)
+        answer = await ask(
+            self._client.remoting, address, RequestCode.RECALL_MESSAGE, header, timeout=self._send_timeout
+        )
+        return answer.header(RecallMessageAnswer).msg_id or ""
+
+    async def send_prepared(self, outgoing: Outgoing, queue: MessageQueue | None = None) -> SendReceipt:
+        """Send what was packed elsewhere: messages that are tried again, replies, traces."""
+        deadline = self._now() + self._send_timeout
+        route, target = await self._resolve(outgoing.topic, None, queue)
+        return await self._send_packed(outgoing, route, target, deadline)
+
+    def pack(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
+        """A message ready for `send_prepared`; `topic` as it goes on the wire."""
+        return self._packer.pack_message(topic, message, extra)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The queues that can be sent to."""
         self._check_open()
         route = await self._client.routes.get(namespaces.wrap(self._client.namespace, topic))
-        return list(route.publish)
+        return [queue._replace(topic=topic) for queue in route.publish]
 
-    # Inside
+    # The short way
+
+    async def _send_short(self, path: TopicPath, outgoing: Outgoing, budget: float) -> SendReceipt:
+        """A first attempt without anything between the caller and the connection; what fails goes on in `attempts`."""
+        loop, latencies = self._loop, self._latencies
+        began = loop.time()
+        way = path.next() if latencies is None else path.by_queue[self._choice.choose(path.route, began)]
+        connection = self._client.remoting.ready_now(way.address)
+        if connection is None or self._options.attempt_timeout is not None:
+            return await self._attempts.all(outgoing, path.route, began + budget)
+        body = outgoing.body
+        length = len(body)
+        opaque, future = connection.pending.add(outgoing.code, budget)
+        try:
+            head = way.head(opaque, outgoing, wall_millis(), length)
+        except BaseException:
+            connection.pending.forget(opaque)
+            raise
+        connection.output.put(head, body, length)
+        failed: Attempt | None = None
+        stored: SendReceipt | None = None
+        try:
+            answer = await future
+            if answer.command.code == _GO_AWAY:
+                self._client.remoting.leave(way.address, connection)
+                return await self._attempts.all(outgoing, path.route, began + budget)
+            receipt = receipt_of(answer, outgoing.unique_key, way.queue, way.address)
+            if latencies is not None:
+                now = loop.time()
+                latencies.update(way.queue.broker_name, now - began, now)
+            if receipt.status is SendStatus.SEND_OK or not self._options.retry_when_not_stored_ok:
+                return receipt
+            stored = receipt
+        except (TransportError, BrokerError) as error:
+            failed = Attempt(way.queue.broker_name, error, loop.time() - began)
+            if latencies is not None:
+                latencies.update(failed.broker_name, failed.seconds, loop.time(), isolate=True, reachable=False)
+        return await self._attempts.all(outgoing, path.route, began + budget, failed=failed, stored=stored)
+
+    def _open_path(self, topic: str, route: TopicRoute) -> None:
+        """From now on, ordinary sends to the topic go the short way, if this producer has nothing against it."""
+        client = self._client
+        if self._hooks.sends or self._selector or self._pressure is not None or client.is_signing or not self._is_open:
+            return
+        try:
+            paths = [
+                QueuePath(
+                    queue._replace(topic=topic),
+                    client.routes.brokers.master(queue.broker_name),
+                    self.group,
+                    route.topic,
+                    self._options.template,
+                    self._options.template_queues,
+                )
+                for queue in route.publish
+            ]
+        except NoBroker:
+            return  # an ordered topic, one of whose brokers is down
+        self._paths[topic] = TopicPath(route.topic, route, paths, self._choice.counters)
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        # The address of a broker may be another one now, for other topics too.
+        self._paths.clear()
+
+    # The usual way
+
+    def _now(self) -> float:
+        self._check_open()
+        return self._loop.time()
 
     def _check_open(self) -> None:
         if not self._is_open:
             raise Closed(f"the producer of group {self.group} is not open")
         self._client.check_running()
 
-    async def _send(self, topic: str, message: Message, queue: MessageQueue | None, budget: float) -> SendReceipt:
-        deadline = self._client_time() + budget
-        wire_topic, route, outgoing = await self._prepare(topic, message, budget)
-        target = queue if queue is not None else self._pick(route, message)
-        if target is not None:
-            return await self._try_once(wire_topic, outgoing, target, deadline)
-        return await self._try_all(wire_topic, outgoing, route, deadline)
-
-    async def _send_outgoing(
-        self, topic: str, outgoing: Outgoing, queue: MessageQueue | None, budget: float
+    async def _send_message(
+        self, topic: str, message: Message, queue: MessageQueue | None, given: float | None
     ) -> SendReceipt:
-        deadline = self._client_time() + budget
-        wire_topic, route = await self._route(topic)
+        budget = self._send_timeout if given is None else given
+        deadline = self._now() + budget
+        route, target = await self._resolve(topic, message, queue)
+        extra = await self._delay_properties(route, message)
+        accumulator = self._accumulator
+        if (
+            accumulator is not None
+            and given is None
+            and extra is None
+            and not accumulator.is_full
+            and not route.topic.startswith(names.RETRY_PREFIX)
+        ):
+            key, item = self._packer.message_item(message)
+            together = Together(route.topic, target, message.wait_store_ok, message.tag)
+            return await accumulator.add(together, route, key, item)
+        outgoing = self._packer.pack_message(route.topic, message, extra)
+        return await self._send_packed(outgoing, route, target, deadline)
+
+    async def _send_packed(
+        self, outgoing: Outgoing, route: TopicRoute, queue: MessageQueue | None, deadline: float | None = None
+    ) -> SendReceipt:
+        if deadline is None:
+            deadline = self._loop.time() + self._send_timeout
+        pressure = self._pressure
+        if pressure is None:
+            if queue is not None:
+                return await self._attempts.once(outgoing, queue, deadline)
+            return await self._attempts.all(outgoing, route, deadline)
+        size = len(outgoing.body)
+        await pressure.enter(size, deadline - self._loop.time())
+        try:
+            if queue is not None:
+                return await self._attempts.once(outgoing, queue, deadline)
+            return await self._attempts.all(outgoing, route, deadline)
+        finally:
+            pressure.leave(size)
+
+    async def _resolve(
+        self, topic: str, message: Message | None, queue: MessageQueue | None
+    ) -> tuple[TopicRoute, MessageQueue | None]:
+        """The route of a topic, and the queue (as on the wire) that the user, a key or the selector prescribes."""
+        route = await self._route(topic)
         if queue is not None:
-            return await self._try_once(wire_topic, outgoing, queue, deadline)
-        return await self._try_all(wire_topic, outgoing, route, deadline)
+            if queue.topic not in (topic, route.topic):
+                raise InvalidMessage(f"{queue} is no queue of the topic {topic}")
+            return route, queue if queue.topic == route.topic else queue._replace(topic=route.topic)
+        if message is None or (message.sharding_key is None and self._selector is None):
+            return route, None
+        shown = [each._replace(topic=topic) for each in route.publish] if self._client.namespace else route.publish
+        chosen = (self._selector or java_hash)(shown, message, message.sharding_key)
+        if chosen not in shown:
+            raise InvalidMessage(f"the selector chose {chosen}, which is none of the topic's queues")
+        return route, chosen._replace(topic=route.topic) if self._client.namespace else chosen
 
-    def _client_time(self) -> float:
-        self._check_open()
-        return self._loop.time()
-
-    async def _prepare(self, topic: str, message: Message, budget: float) -> tuple[str, TopicRoute, Outgoing]:
-        wire_topic, route = await self._route(topic)
-        extra = None
-        if message.delay_level is not None or message.delay is not None or message.deliver_at is not None:
-            extra = await self._delay_properties(route, message)
-        return wire_topic, route, self._packer.pack(topic, message, extra)
-
-    async def _route(self, topic: str) -> tuple[str, TopicRoute]:
-        self._check_open()
-        namespace = self._client.namespace
-        wire_topic = namespaces.wrap(namespace, topic) if namespace else topic
-        route = self._client.routes.known(wire_topic)
-        if route is None or wire_topic not in self._topics:
+    async def _route(self, topic: str) -> TopicRoute:
+        client = self._client
+        wire_topic = namespaces.wrap(client.namespace, topic) if client.namespace else topic
+        route = client.routes.known(wire_topic)
+        if route is None or wire_topic not in self._topics or wire_topic in self._order.lines:
             check_topic(wire_topic)
+            with self._order.place(wire_topic) as place:
+                if route is None:
+                    route = await client.routes.for_send(
+                        wire_topic, template=self._options.template, template_queues=self._options.template_queues
+                    )
+                await place.turn()
             self._topics.add(wire_topic)
-            route = route or await self._client.routes.for_send(
-                wire_topic, template=self._create_topic_key, template_queues=self._new_topic_queues
-            )
         if not route.publish:
             raise NoRoute(f"topic {topic} has no queue that can be written: no master is up, or writing is forbidden")
-        return wire_topic, route
-
-    def _pick(self, route: TopicRoute, message: Message) -> MessageQueue | None:
-        """The queue that a key or the producer's selector prescribes."""
-        key = message.sharding_key
-        if key is None and self._selector is None:
-            return None
-        queue = (self._selector or java_hash)(route.publish, message, key)
-        if queue not in route.publish:
-            raise InvalidMessage(f"the selector chose {queue}, which is none of the topic's queues")
-        return queue
+        if topic not in self._paths:
+            self._open_path(topic, route)
+        return route
 
     async def _delay_properties(self, route: TopicRoute, message: Message) -> dict[str, str] | None:
         """A level where there is one; else a timer, if the broker has timers."""
         if message.delay_level is not None:
             return {props.DELAY: str(message.delay_level)} if message.delay_level else None
         wait = delay_of(message)
-        assert wait is not None
-        if wait <= timedelta(0):
+        if wait is None or wait <= timedelta(0):
             return None
         level = self._levels.level_of(round(wait.total_seconds() * 1000)) if message.delay is not None else None
         if level is not None:
@@ -320,111 +524,21 @@ class Producer:
                     f"broker {name} is too old for a delay that is none of its levels: it would deliver at once"
                 )
 
-    def _chunks(self, topic: str, members: list[Message]) -> Iterable[tuple[Outgoing, list[str]]]:
-        """The batches to send, with the unique keys of their messages."""
-        items: list[BatchItem] = []
+    def _chunks(self, members: Sequence[bytes | Message]) -> Iterable[tuple[list[bytes], list[str]]]:
+        """The batches to send: items, and the unique keys of their messages. Hot."""
+        packer, limit = self._packer, self._max_message_size
+        items: list[bytes] = []
         keys: list[str] = []
         size = 0
         for member in members:
-            self._packer.check_size(member.body)
-            pairs = member.property_map()
-            key = pairs[props.UNIQ_KEY] = self._client.new_unique_key()
-            item = BatchItem(member.flag, member.body, props.encode_properties(pairs))
-            needed = item_size(len(item.body), len(item.properties))
-            if items and size + needed > self._max_message_size:
-                yield self._batch(topic, items, members[0]), keys
+            key, item = packer.message_item(member) if isinstance(member, Message) else packer.item(member)
+            if items and size + len(item) > limit:
+                yield items, keys
                 items, keys, size = [], [], 0
             items.append(item)
             keys.append(key)
-            size += needed
-        yield self._batch(topic, items, members[0]), keys
-
-    def _batch(self, topic: str, items: list[BatchItem], first: Message) -> Outgoing:
-        pairs = {props.UNIQ_KEY: self._client.new_unique_key(), props.WAIT: "true" if first.wait_store_ok else "false"}
-        text = props.format_properties(pairs)
-        return Outgoing(topic, encode_batch(items), text, pairs[props.UNIQ_KEY], is_batch=True)
-
-    def _header(self, topic: str, outgoing: Outgoing, queue: MessageQueue) -> SendMessageV2:
-        return SendMessageV2(
-            self.group,
-            topic,
-            self._create_topic_key,
-            self._new_topic_queues,
-            queue.queue_id,
-            outgoing.sys_flag,
-            wall_millis(),
-            outgoing.flag,
-            outgoing.properties,
-            outgoing.reconsume_times,
-            False,
-            outgoing.max_reconsume_times,
-            outgoing.is_batch,
-            queue.broker_name,
-        )
-
-    # Attempts
-
-    async def _attempt(self, topic: str, outgoing: Outgoing, queue: MessageQueue, budget: float) -> SendReceipt:
-        address = self._client.routes.brokers.master(queue.broker_name)
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.is_batch else RequestCode.SEND_MESSAGE_V2
-        answer = await self._client.remoting.request(
-            address, code, self._header(topic, outgoing, queue), outgoing.body, timeout=budget
-        )
-        return _receipt_of(answer, outgoing, queue, address)
-
-    async def _try_once(self, topic: str, outgoing: Outgoing, queue: MessageQueue, deadline: float) -> SendReceipt:
-        began = self._loop.time()
-        try:
-            receipt = await self._attempt(topic, outgoing, queue, deadline - began)
-        except (TransportError, NoBroker) as error:
-            attempt = Attempt(queue.broker_name, error, self._loop.time() - began)
-            raise SendFailed(topic, [attempt]) from error
-        self._note(queue, began)
-        return receipt
-
-    async def _try_all(self, topic: str, outgoing: Outgoing, route: TopicRoute, deadline: float) -> SendReceipt:
-        attempts: list[Attempt] = []
-        avoid: str | None = None
-        stored: SendReceipt | None = None
-        for number in range(1 + self._retries):
-            began = self._loop.time()
-            queue = self._choice.choose(route, began, avoid)
-            budget = deadline - began
-            if budget <= 0:
-                break
-            if self._attempt_timeout is not None and number < self._retries:
-                budget = min(budget, self._attempt_timeout)
-            try:
-                receipt = await self._attempt(topic, outgoing, queue, budget)
-            except (TransportError, NoBroker) as error:
-                self._note(queue, began, isolate=not isinstance(error, NoBroker))
-                attempts.append(Attempt(queue.broker_name, error, self._loop.time() - began))
-            except BrokerError as error:
-                self._note(queue, began, isolate=True, reachable=False)
-                attempts.append(Attempt(queue.broker_name, error, self._loop.time() - began))
-                if not self._may_retry(error, route, queue):
-                    raise
-            else:
-                self._note(queue, began)
-                if receipt.status is SendStatus.SEND_OK or not self._retry_when_not_ok:
-                    return receipt
-                stored = receipt
-            avoid = queue.broker_name
-        if stored is not None:
-            return stored
-        last = attempts[-1].error if attempts else Timeout(f"no time was left to send to {topic}")
-        raise SendFailed(topic, attempts or [Attempt("-", last, 0.0)]) from last
-
-    def _may_retry(self, error: BrokerError, route: TopicRoute, queue: MessageQueue) -> bool:
-        if error.code == ResponseCode.SYSTEM_BUSY:
-            # A busy broker is spared: only another one is tried.
-            return any(other.broker_name != queue.broker_name for other in route.publish)
-        return error.code in RETRIED_CODES
-
-    def _note(self, queue: MessageQueue, began: float, *, isolate: bool = False, reachable: bool = True) -> None:
-        if self._latencies is not None:
-            now = self._loop.time()
-            self._latencies.update(queue.broker_name, now - began, now, isolate=isolate, reachable=reachable)
+            size += len(item)
+        yield items, keys
 
 
 def _selector_of(given: Selector | str | None) -> Selector | None:
@@ -435,46 +549,31 @@ def _selector_of(given: Selector | str | None) -> Selector | None:
     return SELECTORS[given]
 
 
-def _check_batch(members: list[Message]) -> None:
-    if any(m.delay_level or m.delay is not None or m.deliver_at is not None for m in members):
-        raise InvalidMessage("a batch cannot be delayed: send its messages one by one")
-    if len({member.wait_store_ok for member in members}) > 1:
+def _check_batch(members: Sequence[bytes | Message]) -> bool:
+    """Refuse what cannot go together; whether the broker shall wait until it is safe."""
+    waits: set[bool] = set()
+    for member in members:
+        if not isinstance(member, Message):
+            check_body(member)
+            waits.add(True)
+            continue
+        if member.delay_level or member.delay is not None or member.deliver_at is not None:
+            raise InvalidMessage("a batch cannot be delayed: send its messages one by one")
+        waits.add(member.wait_store_ok)
+    if len(waits) > 1:
         raise InvalidMessage("the messages of a batch need one and the same wait_store_ok")
+    return waits.pop()
 
 
-def _receipt_of(answer: Answer, outgoing: Outgoing, queue: MessageQueue, address: str) -> SendReceipt:
-    status = _STATUS.get(answer.code)
-    if status is None:
-        raise BrokerError.of(answer, address)
-    header = answer.header(SendMessageAnswer)
-    return SendReceipt(
-        status,
-        header.batch_uniq_id or outgoing.unique_key,
-        header.msg_id,
-        MessageQueue(queue.topic, queue.broker_name, header.queue_id),
-        header.queue_offset,
-        header.transaction_id,
-        header.msg_region or "DefaultRegion",
-        header.trace_on is not False,
-        header.recall_handle,
-    )
+def _broker_of(handle: str) -> str:
+    """The broker that a recall handle names: `v1 topic broker time id`, in base64."""
+    import base64
+    import binascii
 
-
-def _receipts_of(receipt: SendReceipt, keys: list[str]) -> list[SendReceipt]:
-    """The receipt of a batch, taken apart. An inner batch has one place for all its messages."""
-    ids = receipt.offset_message_id.split(",")
-    if len(ids) != len(keys):
-        ids = [receipt.offset_message_id] * len(keys)
-    return [
-        SendReceipt(
-            receipt.status,
-            key,
-            offset_id,
-            receipt.queue,
-            receipt.queue_offset + number,
-            None,
-            receipt.region_id,
-            receipt.trace_on,
-        )
-        for number, (key, offset_id) in enumerate(zip(keys, ids, strict=True))
-    ]
+    try:
+        parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
+    except (binascii.Error, ValueError) as error:
+        raise InvalidMessage(f"{handle!r} is no recall handle: {error}") from None
+    if len(parts) != 5 or parts[0] != "v1":
+        raise InvalidMessage(f"{handle!r} is no recall handle of this version")
+    return parts[2]

@@ -1,0 +1,134 @@
+"""Accumulation: sends at the same time become batches, and every sender gets the receipt of its own message."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from cometmq.client import Client, Message, connect
+from cometmq.client.errors import SendFailed
+from cometmq.client.hooks import SendContext, SendHook
+from cometmq.client.producer.accumulate import Accumulate
+from cometmq.protocol.message_id import decode_message_id
+from cometmq.protocol.record import Record, decode_record
+from cometmq.protocol.requests.queries import ViewMessage
+from cometmq.testing import EmbeddedBroker
+from support.wire import until
+
+Name = Callable[[str], str]
+
+
+class Requests(SendHook):
+    """What was sent: how many messages with each request."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def before_send(self, context: SendContext) -> None:
+        self.sizes.append(context.unique_key.count(",") + 1)
+
+
+async def stored(mq: Client, broker: EmbeddedBroker, offset_message_id: str) -> Record:
+    place = decode_message_id(offset_message_id)
+    answer = await mq.remoting.request(broker.address, 33, ViewMessage(place.physical_offset))
+    assert answer.code == 0, answer.remark
+    return decode_record(answer.body)
+
+
+async def test_many_sends_few_requests_own_receipts(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+    requests = Requests()
+    async with mq.producer(name("PG"), accumulate=True, hooks=[requests]) as producer:
+        bodies = [b"%d" % number for number in range(200)]
+        receipts = await asyncio.gather(
+            *(producer.send(name("T"), body, keys=body.decode(), properties={"n": body.decode()}) for body in bodies)
+        )
+    assert sum(requests.sizes) == 200
+    assert len(requests.sizes) < 20, "sends at the same time go together"
+    assert len({receipt.message_id for receipt in receipts}) == 200
+    for body, receipt in list(zip(bodies, receipts, strict=True))[::37]:
+        record = await stored(mq, broker, receipt.offset_message_id)
+        assert (record.body, record.queue_offset) == (body, receipt.queue_offset)
+        pairs = record.property_map()
+        assert pairs["UNIQ_KEY"] == receipt.message_id
+        assert (pairs["KEYS"], pairs["n"]) == (body.decode(), body.decode())
+
+
+async def test_the_short_way_accumulates_too(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+    async with mq.producer(name("PG"), accumulate=True) as producer:
+        await producer.send(name("T"), b"first")
+        receipts = await asyncio.gather(*(producer.send(name("T"), b"%d" % number) for number in range(100)))
+    assert max(Counter(receipt.queue for receipt in receipts).values()) == 100, "one batch, one queue"
+    assert [receipt.queue_offset - receipts[0].queue_offset for receipt in receipts] == list(range(100))
+    assert (await stored(mq, broker, receipts[42].offset_message_id)).body == b"42"
+
+
+async def test_a_batch_is_closed_by_its_size(mq: Client, name: Name) -> None:
+    requests = Requests()
+    how = Accumulate(max_bytes=1000, max_delay=30)
+    async with mq.producer(name("PG"), accumulate=how, hooks=[requests]) as producer:
+        await producer.send(name("T"), b"makes the topic", timeout=3)
+        requests.sizes.clear()
+        # Six of 174 bytes exceed the limit; without it they would wait for half a minute.
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(producer.send(name("T"), bytes(100)) for _ in range(6)))
+    assert requests.sizes == [6]
+
+
+async def test_what_does_not_go_together(mq: Client, name: Name) -> None:
+    requests = Requests()
+    async with mq.producer(name("PG"), accumulate=True, hooks=[requests]) as producer:
+        await asyncio.gather(
+            producer.send(name("T"), b"a", tag="x"),
+            producer.send(name("T"), b"b", tag="x"),
+            producer.send(name("T"), b"c", tag="y"),
+            producer.send(name("T"), Message(b"d", tag="x", wait_store_ok=False)),
+            producer.send(name("T"), b"e", tag="x", delay_level=1),
+            producer.send(name("T"), b"f", tag="x", timeout=3),
+            producer.send(name("T2"), b"g", tag="x"),
+        )
+    assert sorted(requests.sizes) == [1, 1, 1, 1, 1, 2]
+
+
+async def test_keys_stay_on_their_queues(mq: Client, name: Name) -> None:
+    async with mq.producer(name("PG"), accumulate=True) as producer:
+        receipts = await asyncio.gather(
+            *(producer.send(name("T"), b"%d" % n, sharding_key=f"user-{n % 8}") for n in range(80))
+        )
+        for user in range(8):
+            own = receipts[user::8]
+            assert len({receipt.queue for receipt in own}) == 1
+            assert [each.queue_offset for each in own] == sorted(each.queue_offset for each in own)
+
+
+async def test_above_the_limit_messages_go_one_by_one(mq: Client, name: Name) -> None:
+    requests = Requests()
+    how = Accumulate(max_bytes=1024 * 1024, max_delay=0.05, total_bytes=1000)
+    async with mq.producer(name("PG"), accumulate=how, hooks=[requests]) as producer:
+        await asyncio.gather(*(producer.send(name("T"), bytes(600)) for _ in range(5)))
+    assert sorted(requests.sizes) == [1, 1, 1, 2]
+
+
+async def test_a_failure_fails_all_of_a_batch_each_with_its_own_error() -> None:
+    with EmbeddedBroker() as broker:
+        async with connect(broker.nameserver) as mq, mq.producer("PG", accumulate=True, send_timeout=1) as producer:
+            await producer.send("T", b"x")
+            broker.close()
+            results = await asyncio.gather(
+                *(producer.send("T", b"%d" % number) for number in range(10)), return_exceptions=True
+            )
+    assert all(isinstance(result, SendFailed) for result in results)
+    assert len({id(result) for result in results}) == 10
+
+
+async def test_the_close_sends_what_waits(mq: Client, name: Name) -> None:
+    async with mq.producer(name("PG"), accumulate=Accumulate(max_delay=30)) as producer:
+        waiting = [asyncio.ensure_future(producer.send(name("T"), b"%d" % number)) for number in range(3)]
+        await until(lambda: producer._accumulator is not None and producer._accumulator.held)
+    assert [each.status for each in await asyncio.gather(*waiting)] == ["SEND_OK"] * 3
+
+
+@pytest.mark.parametrize("wrong", [{"max_bytes": 0}, {"max_bytes": 3 << 20}, {"max_delay": 31}, {"total_bytes": 0}])
+def test_limits_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        Accumulate(**wrong)  # type: ignore[arg-type]
