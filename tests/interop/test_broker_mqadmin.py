@@ -330,6 +330,17 @@ def test_topic_of_a_cluster_with_order_configuration(office: Office) -> None:
     assert "set cluster orderConf. isOrder=true, orderConf=[broker-a:8]" in lines
 
 
+def test_group_of_a_cluster_is_made(office: Office) -> None:
+    lines = office.printed["updateSubGroup-cluster"].lines()
+    assert any(line.startswith("create subscription group to <address> success.") for line in lines)
+    assert any("groupName=AdmGroup2" in line and "consumeBroadcastEnable=true" in line for line in lines)
+
+
+def test_producers_are_listed(office: Office) -> None:
+    lines = {line for line in office.printed["producer"].lines(numbers=True) if f"({PRODUCER})" in line}
+    assert lines == {line for line in golden("producer").lines(numbers=True) if f"({PRODUCER})" in line}
+
+
 def test_progress_lists_every_group(office: Office) -> None:
     printed = office.printed["consumerProgress"]
     (row,) = (line.split() for line in printed.out.splitlines() if line.startswith(GROUP))
