@@ -58,7 +58,7 @@ async def measure(rate: int, seconds: int) -> None:
                     sent += 1
                 await asyncio.sleep(0.002)
             deadline = asyncio.get_running_loop().time() + 60
-            while len(lateness.values) < sent and asyncio.get_running_loop().time() < deadline:
+            while len(lateness.values) < sent and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             cpu = time.process_time() - cpu
             took = asyncio.get_running_loop().time() - began
