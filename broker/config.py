@@ -7,6 +7,7 @@ NettyServerConfig and MessageStoreConfig, which RocketMQ fills from one `.proper
 
 import dataclasses
 import functools
+import ipaddress
 import os
 import re
 import socket
@@ -257,6 +258,16 @@ class BrokerConfig(Options):
         return sorted({*self.meaningless, *store, *Options.without_effect(self)})
 
 
+def _is_host(text: str) -> bool:
+    """Whether clients can be told this; whether there is such a host is not asked."""
+    if ":" not in text:
+        return bool(text) and not any(letter.isspace() or letter in "/;,[]@" for letter in text)
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
 def _store_options(options: StoreOptions, properties: Mapping[str, str]) -> StoreOptions:
     try:
         return options.updated(properties)
@@ -279,6 +290,9 @@ def from_sources(
         raise ConfigError("brokerId", "0", "a number above 0, because brokerRole is SLAVE")
     if config.broker_ip1 != local_address() and "brokerIP2" not in {**file, **overrides}:
         changes["broker_ip2"] = config.broker_ip1
+    for key, host in (("brokerIP1", config.broker_ip1), ("brokerIP2", config.broker_ip2)):
+        if not _is_host(host):
+            raise ConfigError(key, host, "an address or a host name, without a port")
     if not config.broker_name.strip():
         raise ConfigError("brokerName", config.broker_name, "a name")
     if not config.broker_cluster_name.strip():

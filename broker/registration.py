@@ -8,8 +8,8 @@ its business. RocketMQ's BrokerController.registerBrokerAll and BrokerOuterAPI.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Generator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -94,7 +94,7 @@ class Registration:
 
     def _announcement(self) -> Awaitable[None] | None:
         waits = [wait for nameserver in self.nameservers if (wait := nameserver.told()) is not None]
-        return _all_of(waits) if waits else None
+        return _Told(waits) if waits else None
 
     def register_all(self) -> None:
         """Send everything to everybody, soon."""
@@ -173,8 +173,19 @@ class Registration:
             await asyncio.sleep(config.broker_heartbeat_interval / 1000)
 
 
-async def _all_of(waits: "list[asyncio.Future[None]]") -> None:
-    await asyncio.wait(waits, timeout=ANNOUNCE_WAIT)
+class _Told:
+    """Awaits that nameservers were told, or an end of patience.
+
+    Unlike a coroutine it may be dropped: the send that asked for it may be refused after all.
+    """
+
+    __slots__ = ("_waits",)
+
+    def __init__(self, waits: "list[asyncio.Future[None]]") -> None:
+        self._waits = waits
+
+    def __await__(self) -> Generator[Any, None, None]:
+        yield from asyncio.wait(self._waits, timeout=ANNOUNCE_WAIT).__await__()
 
 
 class _Nameserver:

@@ -87,7 +87,8 @@ class BrokerState:
                 log.warning("update of the configuration: %s; kept the old value", problem)
             await asyncio.to_thread(remote_changes.save, config, properties)
             self.apply(config)
-        log.info("configuration updated: %s", ", ".join(properties))
+        shown = ", ".join(sorted(properties))
+        log.info("an update of the configuration was taken: %s", shown if len(shown) < 2000 else f"{shown[:2000]}...")
 
     def apply(self, config: BrokerConfig) -> None:
         """New settings for everybody."""

@@ -16,6 +16,11 @@ from cometmq.protocol.errors import CometMQError
 
 INT_MAX = 2**31 - 1
 
+#: Characters of all keys together that nobody knows here and that came from remote: each reader of the configuration
+#: gets them all, and each start reads them.
+UNKNOWN_LIMIT = 64 * 1024
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}", re.ASCII)
 
 
@@ -98,6 +103,9 @@ def parse(field: "dataclasses.Field[Any]", text: str, *, lenient: bool = False) 
                 raise ConfigError(key, text, " or ".join(kind.__members__))
             return kind[stripped]
         case _:
+            # They would end a property of a message or a line of a file in the midst of it.
+            if _CONTROL.search(text):
+                raise ConfigError(key, repr(text), "text without control characters")
             return text
 
 
@@ -182,8 +190,8 @@ class Options:
     def updated(self, properties: Mapping[str, str]) -> tuple[Self, list[str]]:
         """These settings changed from remote, and what is wrong with the values that were left alone.
 
-        `ConfigRefused` when a key may not be changed: then nothing is. A value that does not parse spoils only its own
-        key, as in RocketMQ.
+        `ConfigRefused` when a key may not be changed, or unknown ones are too many to be kept: then nothing is. A value
+        that does not parse spoils only its own key, as in RocketMQ.
         """
         black_list = self.ALWAYS_BLACK_LISTED.union(part.strip() for part in self.black_list().split(";"))
         if not black_list.isdisjoint(properties):
@@ -200,4 +208,9 @@ class Options:
                 problems.append(str(error))
             else:
                 accepted[key] = text
-        return self.with_properties(accepted), problems
+        updated = self.with_properties(accepted)
+        if updated.unknown != self.unknown:
+            size = sum(len(key) + len(text) for key, text in updated.unknown.items())
+            if size > UNKNOWN_LIMIT:
+                raise ConfigRefused(f"Can not keep {size} characters of unknown keys, the limit is {UNKNOWN_LIMIT}")
+        return updated, problems

@@ -1,5 +1,6 @@
 """A broker and its nameservers: what it tells them, when, and what happens when they are not there."""
 
+import gc
 import json
 import logging
 import socket
@@ -17,10 +18,12 @@ from cometmq.namesrv.server import NameServer
 from cometmq.protocol.bodies.registration import KVTable, TopicConfig
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.topics import CreateTopic
+from cometmq.remoting.address import parse_address
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.dispatch import LATER, HandlerTable, Request, Response, Result
 from cometmq.remoting.server import Server, ServerOptions
 from support import broker_calls, golden
+from support.raw_peer import RawPeer, request
 from support.server_process import free_port
 from support.wire import until
 
@@ -57,8 +60,8 @@ class Recorder:
 
     def let_go(self) -> None:
         self.holds = False
-        for request in self._held:
-            request.reply(self.answer)
+        for held in self._held:
+            held.reply(self.answer)
 
     @property
     def address(self) -> str:
@@ -303,6 +306,16 @@ class TestWithOurNameserver:
             for number in range(20):
                 await broker_calls.sent(c, running.address, f"T{number}", b"x")
                 assert await broker_calls.route(c, nameserver.address, f"T{number}")
+
+    async def test_first_message_that_is_refused_waits_for_no_nameserver(self, tmp_path: Path) -> None:
+        async with NameServer() as nameserver, broker(tmp_path, nameserver.address) as running:
+            peer = await RawPeer.open(parse_address(running.address))
+            half = {"producerGroup": "P", "topic": "Half", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4"}
+            half |= {"queueId": "0", "sysFlag": "0", "bornTimestamp": "1", "flag": "0"}
+            half["properties"] = "TRAN_MSG\x01true\x02"
+            assert (await peer.ask(request(10, half, b"x"))).code == 16
+            await peer.close()
+            gc.collect()  # a coroutine that nobody awaited would be a warning, which is an error here
 
     async def test_topic_is_known_when_its_creation_is_answered(self, tmp_path: Path) -> None:
         async with NameServer() as nameserver, broker(tmp_path, nameserver.address) as running, RemotingClient() as c:

@@ -10,7 +10,7 @@ from cometmq.broker.config import BrokerConfig, ConfigError, ConfigRefused, from
 from cometmq.broker.config_keys import WITHOUT_MEANING
 from cometmq.broker.store.options import KEYS as STORE_KEYS
 from cometmq.broker.store.options import StoreOptions
-from cometmq.options import options_of
+from cometmq.options import UNKNOWN_LIMIT, options_of
 from cometmq.protocol import properties_text
 
 #: What GET_BROKER_CONFIG of RocketMQ 5.3.3 shows.
@@ -224,3 +224,34 @@ def test_paths_of_the_store_are_shown_as_they_are_used(monkeypatch: pytest.Monke
 def test_settings_do_not_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         BrokerConfig().trace_on = False  # type: ignore[misc]
+
+
+def test_unknown_keys_of_remote_updates_have_a_limit_together() -> None:
+    config, _ = BrokerConfig().updated({"noSuchKey": "x" * (UNKNOWN_LIMIT // 2)})
+    with pytest.raises(ConfigRefused, match="characters of unknown keys"):
+        config.updated({"noSuchKey2": "x" * (UNKNOWN_LIMIT // 2)})
+    # What a file has beyond it is its owner's business, and other keys can still be changed.
+    full = BrokerConfig().with_properties({"noSuchKey": "x" * (2 * UNKNOWN_LIMIT)})
+    assert full.updated({"traceOn": "false"})[0].trace_on is False
+
+
+@pytest.mark.parametrize("key", ["regionId", "brokerClusterName", "brokerName", "brokerIP1"])
+@pytest.mark.parametrize("text", ["a\x01b", "a\x02b", "a\nb", "\x7f"])
+def test_texts_that_would_break_every_message_are_refused(key: str, text: str) -> None:
+    with pytest.raises(ConfigError, match="control characters"):
+        BrokerConfig().with_properties({key: text})
+    config, problems = BrokerConfig().updated({"regionId": text})
+    assert config.region_id == "DefaultRegion"
+    assert len(problems) == 1
+
+
+@pytest.mark.parametrize("host", ["", " ", "10.0.0.1:10911", "http://host", "a b", "a,b", "[::1]", "1:2:3"])
+@pytest.mark.parametrize("key", ["brokerIP1", "brokerIP2"])
+def test_an_address_that_no_client_could_use_is_refused(key: str, host: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        from_sources({key: host}, {})
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "::1", "fe80::1%eth0", "broker.example", "my_host", "bücher.example"])
+def test_addresses_and_names_are_taken(host: str) -> None:
+    assert from_sources({"brokerIP1": host}, {}).broker_ip1 == host
