@@ -279,13 +279,17 @@ class DelayDelivery:
     def _put_batch(self, level: _Level, data: bytes, following: int) -> None:
         messages: dict[int, Message] = {}
         at = 0
+        next_offset = level.offset
         while at < len(data):
             try:
                 record = decode_record(data, at, check_crc=False)
             except RecordError as error:
-                log.error("delay level %d: a message behind offset %d is passed over: %s", level.level, at, error)
+                log.error("delay level %d: the message at offset %d is passed over: %s", level.level, next_offset, error)
+                # Where the next one begins is not known here; the queue knows it, and the next batch begins there.
+                following = next_offset + 1
                 break
             at += record.size
+            next_offset = record.queue_offset + 1
             message = restored(record)
             if message is not None:
                 messages[record.queue_offset] = message

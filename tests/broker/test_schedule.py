@@ -273,3 +273,15 @@ def test_retry_topics_are_targets_like_others() -> None:
     setup.put("x", topic="%RETRY%g|x")
     setup.pass_time(1.1)
     assert setup.arrived("%RETRY%g|x") == ["x"]
+
+
+def test_a_damaged_record_costs_no_other_message(caplog: pytest.LogCaptureFixture) -> None:
+    setup = Setup()
+    setup.put("a", "b", "c", "d", level=1)
+    damaged = read_queue(setup.store, SCHEDULE_TOPIC, 0)[1]
+    path = f"{setup.kit.folder}/commitlog/{0:020d}"
+    setup.kit.disk.open(path).write(damaged.physical_offset + 4, [b"\x00\x00\x00\x01"])  # no magic code
+    setup.pass_time(2)
+    assert setup.arrived() == ["a", "c", "d"]
+    assert "the message at offset 1 is passed over" in caplog.text
+    assert setup.delay.offsets[1] == 4
