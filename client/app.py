@@ -17,6 +17,7 @@ from cometmq.client.errors import Closed
 from cometmq.client.handlers import HandlerCall
 from cometmq.client.message import Message, ReceivedMessage, SendReceipt
 from cometmq.client.producer import Producer
+from cometmq.client.producer.request_reply import Reply
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +158,10 @@ class AppProducer:
     async def send_batch(self, topic: str, messages: Iterable[bytes | Message], **options: Any) -> list[SendReceipt]:
         """See `Producer.send_batch`."""
         return await self._open.send_batch(topic, messages, **options)
+
+    async def request(self, topic: str, body: bytes | Message, **options: Any) -> Reply:
+        """See `Producer.request`."""
+        return await self._open.request(topic, body, **options)
 
 
 class _ListenerGroup:
