@@ -284,7 +284,8 @@ class DelayDelivery:
             try:
                 record = decode_record(data, at, check_crc=False)
             except RecordError as error:
-                log.error("delay level %d: the message at offset %d is passed over: %s", level.level, next_offset, error)
+                number = level.level
+                log.error("delay level %d: the message at offset %d is passed over: %s", number, next_offset, error)
                 # Where the next one begins is not known here; the queue knows it, and the next batch begins there.
                 following = next_offset + 1
                 break
