@@ -7,7 +7,7 @@ from cometmq.protocol.codes import ResponseCode
 class UnknownCluster(ClientError):
     """Raised when no broker of a cluster is registered with the nameserver."""
 
-    remedy = "see clusterList for the clusters that there are, and check that it is the right nameserver"
+    remedy = "make sure the specified clusterName exists or the name server connected to is correct"
 
 
 class UnknownBroker(ClientError):
