@@ -17,6 +17,8 @@ import click
 
 from cometmq.admin.output import Form, Output
 from cometmq.daemon import SystemProperties, UsageError, tls_settings
+from cometmq.protocol import names
+from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.errors import CometMQError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ PROGRAM = "mqadmin"
 #: Seconds for one request of an administrator.
 REQUEST_TIMEOUT = 5.0
 
+_NO_TOPIC = int(ResponseCode.TOPIC_NOT_EXIST)
 NO_NAMESERVER = "give -n host:port, set NAMESRV_ADDR, or name an HTTP address server by ROCKETMQ_NAMESRV_DOMAIN"
 
 
@@ -209,6 +212,8 @@ def failure_line(name: str, error: CometMQError | OSError) -> str:
         text = error.remark.partition("\n")[0] or "no remark"
         if error.address != "the nameserver":
             text += f" BROKER: {error.address}"
+        if names.RETRY_PREFIX in text and error.code == _NO_TOPIC:
+            remedy = "check the name of the group: it gets this topic when its first consumer starts"
     elif isinstance(error, NoNameserver):
         remedy = (
             NO_NAMESERVER if "no nameserver was given" in text else "check the addresses, and that one of them runs"

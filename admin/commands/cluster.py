@@ -43,10 +43,14 @@ async def cluster_list(session: Session, *, more: bool, interval: float | None, 
     async def show() -> None:
         brokers = await session.admin.brokers_of_cluster(cluster)
         rows: list[tuple[object, ...]] = []
+        found: list[dict[str, object]] = []
         for broker in sorted(brokers, key=lambda each: (each.cluster, each.broker_name)):
             for number, address in sorted(broker.broker_addrs.items()):
                 figures = await _figures(session, address)
                 rows.append(_totals(broker, figures) if more else _load(broker, number, address, figures))
+                place = {"clusterName": broker.cluster, "brokerName": broker.broker_name, "brokerId": number}
+                found.append({**place, "brokerAddr": address, "runtime": dict(figures)})
+        session.out.result(found)
         if more:
             session.out.table(Table(_TOTALS, _TOTALS_ROW, rows, head=_TOTALS_ROW))
         else:

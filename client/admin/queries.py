@@ -195,7 +195,7 @@ class QueryAdmin(ClusterAdmin):
         except BrokerError as error:
             if error.code == ResponseCode.BROADCAST_CONSUMPTION:
                 return MessageTrack(group, TrackType.CONSUME_BROADCASTING)
-            return MessageTrack(group, TrackType.UNKNOWN, f"CODE: {error.code}  DESC: {error.remark}")
+            return MessageTrack(group, TrackType.UNKNOWN, f"CODE: {error.code}  DESC: {_first_line(error.remark)}")
         except (ClientError, TransportError) as error:
             return MessageTrack(group, TrackType.UNKNOWN, str(error))
         if not consumed:
@@ -221,6 +221,10 @@ def _subscribes(connection: ConsumerConnection, message: ReceivedMessage) -> boo
     if subscription is None or not subscription.tags_set or "*" in subscription.tags_set:
         return True
     return message.tag in subscription.tags_set
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
 
 
 def _some(messages: Iterable[ReceivedMessage]) -> list[ReceivedMessage]:
