@@ -115,13 +115,13 @@ def decode_response(data: bytes) -> Command:
     return command
 
 
-def read_keys(header_type: type[H], keys: msgspec.Raw, data: bytes, request: str) -> H:
-    """`read_header` for a response whose keys `envelope_decoder` has found already."""
+def read_keys(header_type: type[H], keys: msgspec.Raw, data: bytes, code: int) -> H:
+    """`read_header` for a response to a request of this code, whose keys `envelope_decoder` has found already."""
     try:
         header: H = _typed_decoders[header_type](keys)
         return header
     except BROKEN:
-        return from_ext(header_type, read_ext(data), request)
+        return from_ext(header_type, read_ext(data), request_name(code))
 
 
 def _decode_carefully(data: bytes) -> Command:

@@ -147,10 +147,10 @@ class UniqueKeyGenerator:
 
     Two generators of one process need different hashes (a random one each will do), or they make the same keys.
     Tasks and threads may share one: its mutable state is a counter that CPython steps atomically, and the bounds of
-    the month, which are replaced as one tuple. After a fork the pid is wrong: make a new generator.
+    the month and the last moment, each replaced as one tuple. After a fork the pid is wrong: make a new generator.
     """
 
-    __slots__ = ("_clock", "_counter", "_month", "_prefix", "_zone")
+    __slots__ = ("_clock", "_counter", "_last", "_month", "_prefix", "_zone")
 
     def __init__(
         self,
@@ -168,14 +168,23 @@ class UniqueKeyGenerator:
         self._zone = zone
         self._counter = itertools.count()
         self._month = self._month_of(clock())
+        #: The last millisecond, and what all its keys begin with: a busy sender makes many in one.
+        self._last = (-1, "")
 
     def __call__(self) -> str:
         """A new key, upper-case hex."""
-        now = self._clock()
-        start, end = self._month
-        if not start <= now < end:
-            self._month = start, end = self._month_of(now)
-        return f"{self._prefix}{now - start:08X}{next(self._counter) & 0xFFFF:04X}"
+        return self.at(self._clock())
+
+    def at(self, now: int) -> str:
+        """A new key of this moment, in epoch milliseconds."""
+        last, text = self._last
+        if now != last:
+            start, end = self._month
+            if not start <= now < end:
+                self._month = start, end = self._month_of(now)
+            text = f"{self._prefix}{now - start:08X}"
+            self._last = (now, text)
+        return f"{text}{next(self._counter) & 0xFFFF:04X}"
 
     def _month_of(self, millis: int) -> tuple[int, int]:
         moment = datetime.fromtimestamp(millis / 1000, self._zone)

@@ -24,7 +24,7 @@ from cometmq.remoting.address import format_address
 from cometmq.remoting.dispatch import Body, Response
 from cometmq.remoting.errors import ConnectionLost, Timeout, seconds
 from cometmq.remoting.output import Output, body_length
-from cometmq.remoting.pending import Answer, Pending, PendingRequests
+from cometmq.remoting.pending import Answer, PendingRequests
 from cometmq.remoting.reader import FrameReader
 from cometmq.remoting.roster import Roster
 from cometmq.remoting.scratch import OWN_SIZE, scratch_of
@@ -401,14 +401,15 @@ class Connection(asyncio.BufferedProtocol):
     def _overflowed(self) -> None:
         self.abort(f"it does not read: more than {self._roster.limits.unsent} bytes wait for it")
 
-    def _timed_out(self, pending: Pending) -> None:
+    def _timed_out(self, sent: float) -> None:
+        """A request that was sent then has had no answer."""
         silence = self._roster.limits.silence_timeout
         if self.is_accepted or not silence or self._ended:
             return
         now = self._clock()
         # At most equal: the clock of uvloop ticks in milliseconds.
-        if now - pending.sent >= silence and self.last_read <= pending.sent:
-            self.close(f"no byte came for {seconds(now - pending.sent)} while answers were due")
+        if now - sent >= silence and self.last_read <= sent:
+            self.close(f"no byte came for {seconds(now - sent)} while answers were due")
 
     def __str__(self) -> str:
         return format_address(*self.remote_address)

@@ -68,7 +68,7 @@ class Output:
             self._loop.call_soon(self.flush)
         pieces.append(head)
         if body_length:
-            if isinstance(body, list | tuple):
+            if body.__class__ is not bytes and isinstance(body, list | tuple):
                 pieces.extend(piece for piece in body if piece)
             else:
                 pieces.append(body)

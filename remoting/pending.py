@@ -7,7 +7,7 @@ fires, so that a request costs no timer of its own. Deadlines are late by at mos
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 from msgspec import Raw
 
@@ -57,20 +57,16 @@ class Answer:
         """The typed header; HeaderError when the peer sent another one."""
         keys = self.command.header
         if keys.__class__ is Raw:
-            return read_keys(header_type, keys, self.raw_header, request_name(self.request_code))
+            return read_keys(header_type, keys, self.raw_header, self.request_code)
         return read_header(self.kind, self.raw_header, header_type, request_name(self.request_code))
 
     def __repr__(self) -> str:
         return f"<Answer to {request_name(self.request_code)}: code {self.code}, {len(self.body)} bytes>"
 
 
-class Pending(NamedTuple):
-    """One request on its way."""
-
-    future: asyncio.Future[Answer]
-    code: int
-    sent: float
-    deadline: float
+#: One request on its way: the future of its answer, its code, when it was sent, and until when an answer counts. A bare
+#: tuple, because one is made for each request.
+Pending: TypeAlias = tuple[asyncio.Future[Answer], int, float, float]
 
 
 class PendingRequests:
@@ -94,7 +90,7 @@ class PendingRequests:
         loop: asyncio.AbstractEventLoop,
         clock: Callable[[], float],
         peer: str,
-        on_timeout: Callable[[Pending], None],
+        on_timeout: Callable[[float], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -122,12 +118,15 @@ class PendingRequests:
         return opaque
 
     def add(self, code: int, timeout: float) -> tuple[int, asyncio.Future[Answer]]:
-        """Notes a request that is about to be sent."""
-        opaque = self.next_opaque()
+        """Notes a request that is about to be sent. Hot."""
+        opaque = self._opaque + 1 & _OPAQUE_MASK
+        if opaque in self._table:
+            opaque = self.next_opaque()
+        self._opaque = opaque
         now = self._clock()
         deadline = now + timeout
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._table[opaque] = Pending(future, code, now, deadline)
+        self._table[opaque] = (future, code, now, deadline)
         if self._timer is None or deadline < self._timer_due:
             self._set_timer(now, deadline)
         return opaque, future
@@ -172,11 +171,9 @@ class PendingRequests:
         table, self._table = self._table, {}
         while self._waiters:
             self._let_in()
-        for pending in table.values():
-            if not pending.future.done():
-                pending.future.set_exception(
-                    ConnectionLost(f"{self._peer} did not answer {request_name(pending.code)}: {reason}")
-                )
+        for future, code, _, _ in table.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(f"{self._peer} did not answer {request_name(code)}: {reason}"))
 
     def _set_timer(self, now: float, due: float) -> None:
         if self._timer is not None:
@@ -187,18 +184,17 @@ class PendingRequests:
     def _expire(self) -> None:
         self._timer = None
         now = self._clock()
-        late = [(opaque, pending) for opaque, pending in self._table.items() if pending.deadline <= now]
-        for opaque, pending in late:
+        late = [(opaque, pending) for opaque, pending in self._table.items() if pending[3] <= now]
+        for opaque, (future, code, sent, deadline) in late:
             self._table.pop(opaque, None)
-            if pending.future.done():
+            if future.done():
                 continue
-            waited = pending.deadline - pending.sent
-            pending.future.set_exception(
-                Timeout(f"{self._peer} did not answer {request_name(pending.code)} within {seconds(waited)}")
+            future.set_exception(
+                Timeout(f"{self._peer} did not answer {request_name(code)} within {seconds(deadline - sent)}")
             )
-            self._on_timeout(pending)
+            self._on_timeout(sent)
             self._let_in()
         if self._table and self._timer is None:
-            self._set_timer(now, min(pending.deadline for pending in self._table.values()))
+            self._set_timer(now, min(pending[3] for pending in self._table.values()))
         if self.on_empty is not None and not self._table:
             self.on_empty()

@@ -31,7 +31,7 @@ _HELD = sys.maxsize
 #: Up to this size what was read is copied once, because slices of bytes cost half of those of a view (bytes).
 _COPIED = 256 * 1024
 #: The same for answers: those to sends are small, those to pulls are large and come one by one (bytes).
-_COPIED_ANSWERS = 64 * 1024
+_COPIED_ANSWERS = 128 * 1024
 _JSON = SerializeType.JSON
 
 

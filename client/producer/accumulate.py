@@ -52,11 +52,11 @@ class Together(NamedTuple):
 
 
 class _Batch:
-    __slots__ = ("futures", "items", "keys", "route", "size", "timer")
+    __slots__ = ("futures", "keys", "pieces", "route", "size", "timer")
 
     def __init__(self, route: TopicRoute) -> None:
         self.route = route
-        self.items: list[bytes] = []
+        self.pieces: list[bytes] = []
         self.keys: list[str] = []
         self.futures: list[asyncio.Future[SendReceipt]] = []
         self.size = 0
@@ -85,17 +85,19 @@ class Accumulator:
         """Nothing more is held: messages go out one by one."""
         return self.held >= self._options.total_bytes
 
-    def add(self, together: Together, route: TopicRoute, key: str, item: bytes) -> asyncio.Future[SendReceipt]:
-        """Take in a message; await the future for its receipt. Hot."""
+    def add(
+        self, together: Together, route: TopicRoute, body: bytes, item: tuple[str, int, bytes, bytes]
+    ) -> asyncio.Future[SendReceipt]:
+        """Take in a message, of which `item` is the rest; await the future for its receipt. Hot."""
         batch = self._filling.get(together)
         if batch is None:
             batch = self._filling[together] = _Batch(route)
             batch.timer = self._loop.call_later(self._options.max_delay, self._close_batch, together)
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
-        batch.items.append(item)
+        key, size, head, tail = item
+        batch.pieces += (head, body, tail)
         batch.keys.append(key)
         batch.futures.append(future)
-        size = len(item)
         self.held += size
         batch.size += size
         if batch.size > self._options.max_bytes:
@@ -113,7 +115,7 @@ class Accumulator:
         task.add_done_callback(self._sending.discard)
 
     async def _send_batch(self, together: Together, batch: _Batch) -> None:
-        outgoing = self._packer.batch(together.topic, batch.items, batch.keys, wait_store_ok=together.wait_store_ok)
+        outgoing = self._packer.batch(together.topic, batch.pieces, batch.keys, wait_store_ok=together.wait_store_ok)
         try:
             receipt = await self._send(outgoing, batch.route, together.queue)
         except asyncio.CancelledError:

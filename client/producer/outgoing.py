@@ -4,7 +4,7 @@ Bytes and values only. The unique key stays the same over all attempts, so that 
 DefaultMQProducerImpl.sendKernelImpl, the part before the request.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from struct import Struct
 from typing import Final
@@ -17,6 +17,7 @@ from cometmq.protocol import compression, names, sysflag
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import item_size
 from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.message_id import UniqueKeyGenerator, wall_millis
 from cometmq.protocol.sysflag import CompressionType
 
 #: RocketMQ's limits and thresholds, in bytes.
@@ -29,6 +30,7 @@ SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 
 _ITEM_HEAD: Final = Struct(">iiiii")
 _ITEM_PROPERTIES: Final = Struct(">h")
+_ITEM_OVERHEAD: Final = item_size(0, 0)
 
 
 class Compression(msgspec.Struct, frozen=True):
@@ -60,11 +62,18 @@ class Outgoing(msgspec.Struct):
     flag: int = 0
     sys_flag: int = 0
     code: int = SEND
+    #: When it was packed (epoch milliseconds), if that counts as its birth.
+    born: int = 0
     #: Of a message that is tried again.
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
     #: What the user gave, for hooks and selectors.
     message: Message | None = None
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether its header has nothing that a template could not say."""
+        return self.code != SEND_REPLY and self.max_reconsume_times is None and not self.reconsume_times
 
     @property
     def is_batch(self) -> bool:
@@ -76,13 +85,13 @@ class Packer:
 
     def __init__(
         self,
-        new_unique_key: Callable[[], str],
+        new_unique_key: UniqueKeyGenerator,
         *,
         compression: Compression | None,
         max_message_size: int,
         instance_id: str = "",
     ) -> None:
-        self._new_unique_key = new_unique_key
+        self._new_unique_key = new_unique_key.at
         self._compression = compression
         #: Bodies from this size on need a look: they are compressed, or too large.
         self._plain_below = min(compression.threshold if compression else max_message_size + 1, max_message_size + 1)
@@ -97,13 +106,14 @@ class Packer:
         extra: Mapping[str, str] | None = None,
         *,
         wait_store_ok: bool = True,
+        now: int | None = None,
     ) -> tuple[str, str]:
         """The unique key of a new message, and its property text. Hot: no dict is made, and one count finds a
         separator that has no place there.
 
         `extra` holds the properties that the send adds: sharding key, delays, requests.
         """
-        key = self._new_unique_key()
+        key = self._new_unique_key(wall_millis() if now is None else now)
         text = f"UNIQ_KEY\x01{key}\x02WAIT\x01{'true' if wait_store_ok else 'false'}\x02{self._instance}"
         pairs = 3 if self._instance else 2
         if tag:
@@ -134,11 +144,12 @@ class Packer:
         flag: int = 0,
     ) -> Outgoing:
         """A message without any of the rarer options, ready to go. Hot."""
-        key, text = self.text(tag, keys, properties)
+        now = wall_millis()
+        key, text = self.text(tag, keys, properties, now=now)
         if 0 < len(body) < self._plain_below:
-            return Outgoing(topic, body, text, key, flag)
+            return Outgoing(topic, body, text, key, flag, 0, SEND, now)
         data, flags = self.packed_body(body)
-        return Outgoing(topic, data, text, key, flag, flags)
+        return Outgoing(topic, data, text, key, flag, flags, SEND, now)
 
     def pack_message(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
         """Any message, ready to go. `extra` holds the properties that the send adds: delays, requests."""
@@ -173,17 +184,24 @@ class Packer:
         extra: Mapping[str, str] | None = None,
         *,
         wait_store_ok: bool = True,
-    ) -> tuple[str, bytes]:
-        """A message as an item of a batch, and its unique key. Never compressed. Hot."""
-        if not 0 < len(body) <= self._max_message_size:
-            self.check_size(body)
-        key, text = self.text(tag, keys, properties, extra, wait_store_ok=wait_store_ok)
-        raw = props.encode_text(text)
-        size = item_size(len(body), len(raw))
-        head = _ITEM_HEAD.pack(size, 0, 0, flag, len(body))
-        return key, b"".join((head, body, _ITEM_PROPERTIES.pack(len(raw)), raw))
+    ) -> tuple[str, int, bytes, bytes]:
+        """A message as an item of a batch: its unique key, its size, and what comes before and after its body.
 
-    def message_item(self, message: Message) -> tuple[str, bytes]:
+        Never compressed. Hot.
+        """
+        length = len(body)
+        if not 0 < length <= self._max_message_size:
+            self.check_size(body)
+        if not (tag or keys or properties or extra or self._instance) and wait_store_ok:
+            key = self._new_unique_key(wall_millis())
+            raw = f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode()
+        else:
+            key, text = self.text(tag, keys, properties, extra, wait_store_ok=wait_store_ok)
+            raw = props.encode_text(text)
+        size = _ITEM_OVERHEAD + length + len(raw)
+        return key, size, _ITEM_HEAD.pack(size, 0, 0, flag, length), _ITEM_PROPERTIES.pack(len(raw)) + raw
+
+    def message_item(self, message: Message) -> tuple[str, int, bytes, bytes]:
         """`item` for a `Message`."""
         return self.item(
             message.body,
@@ -195,13 +213,15 @@ class Packer:
             wait_store_ok=message.wait_store_ok,
         )
 
-    def batch(self, topic: str, items: Sequence[bytes], keys: Sequence[str], *, wait_store_ok: bool = True) -> Outgoing:
-        """Items as one request. Its message id is that of all its messages.
+    def batch(
+        self, topic: str, pieces: Sequence[bytes], keys: Sequence[str], *, wait_store_ok: bool = True
+    ) -> Outgoing:
+        """The pieces of items as one request. Its message id is that of all its messages.
 
         The wrapper has no unique key: RocketMQ 5 would give it to every item in place of the item's own.
         """
         text = f"WAIT\x01{'true' if wait_store_ok else 'false'}\x02{self._instance}"
-        return Outgoing(topic, b"".join(items), text, ",".join(keys), code=SEND_BATCH)
+        return Outgoing(topic, b"".join(pieces), text, ",".join(keys), code=SEND_BATCH)
 
 
 def check_topic(topic: str) -> None:

@@ -44,12 +44,12 @@ class QueuePath:
             for code, batch in ((SEND, "false"), (SEND_BATCH, "true"))
         }
 
-    def head(self, opaque: int, outgoing: Outgoing, born: int, body_length: int) -> bytes:
+    def head(self, opaque: int, outgoing: Outgoing, body_length: int) -> bytes:
         """The head of the frame; the body follows."""
         start, end = self._parts[outgoing.code]
         try:
             data = (
-                f'{start}{outgoing.sys_flag}","g":"{born}","h":"{outgoing.flag}",'
+                f'{start}{outgoing.sys_flag}","g":"{outgoing.born}","h":"{outgoing.flag}",'
                 f'"i":{quote(outgoing.properties)}{end}{opaque}{_TAIL}'
             ).encode()
         except UnicodeEncodeError as error:

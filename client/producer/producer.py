@@ -53,6 +53,7 @@ from cometmq.protocol.delay import DelayLevels
 from cometmq.protocol.message_id import wall_millis
 from cometmq.protocol.requests.recall import RecallMessage, RecallMessageAnswer
 from cometmq.remoting.errors import TransportError
+from cometmq.remoting.pending import Answer
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
@@ -136,6 +137,7 @@ class Producer:
         self._topics: set[str] = set()
         #: By the user's names; only for topics whose sends need nothing out of the ordinary.
         self._paths: dict[str, TopicPath] = {}
+        self._wire_paths: dict[str, TopicPath] = {}
         self._is_open = False
 
     # Its life
@@ -169,7 +171,7 @@ class Producer:
         if not self._is_open:
             return
         self._is_open = False
-        self._paths.clear()
+        self._close_paths()
         if self._accumulator is not None:
             await self._accumulator.close()
         if self._traces is not None:
@@ -180,7 +182,7 @@ class Producer:
 
     def forked(self) -> None:
         """This is another process now: nothing may go the short way, so that the next send says so."""
-        self._paths.clear()
+        self._close_paths()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -230,11 +232,22 @@ class Producer:
             if path is not None and not self._order.lines:
                 # The short way. Written out here, because every call counts: see `paths`.
                 if self._accumulator is not None and timeout is None and not self._accumulator.is_full:
-                    key, item = self._packer.item(body, tag, keys, properties, flag)
+                    item = self._packer.item(body, tag, keys, properties, flag)
                     together = Together(path.topic, None, True, tag)
-                    return await self._accumulator.add(together, path.route, key, item)
+                    return await self._accumulator.add(together, path.route, body, item)
                 outgoing = self._packer.pack(path.topic, body, tag, keys, properties, flag)
-                return await self._send_short(path, outgoing, self._send_timeout if timeout is None else timeout)
+                budget = self._send_timeout if timeout is None else timeout
+                began = self._loop.time()
+                way, future = self._begin(path, outgoing, began, budget)
+                if future is None:
+                    return await self._attempts.all(outgoing, path.route, began + budget)
+                try:
+                    answer = await future
+                except TransportError as error:
+                    return await self._go_on(path, way, outgoing, began, budget, error)
+                if answer.command.code == 0 and self._latencies is None:
+                    return receipt_of(answer, outgoing.unique_key, way.queue, way.address)
+                return await self._finish(path, way, outgoing, began, budget, answer)
         if isinstance(body, Message):
             message = body
         else:
@@ -275,8 +288,8 @@ class Producer:
         if route.topic.startswith(names.RETRY_PREFIX):
             raise InvalidMessage("a batch cannot go to a retry topic: send its messages one by one")
         receipts: list[SendReceipt] = []
-        for items, keys in self._chunks(members):
-            outgoing = self._packer.batch(route.topic, items, keys, wait_store_ok=wait)
+        for pieces, keys in self._chunks(members):
+            outgoing = self._packer.batch(route.topic, pieces, keys, wait_store_ok=wait)
             receipt = await self._send_packed(outgoing, route, target, deadline)
             receipts += receipts_of(receipt, keys)
             deadline = self._loop.time() + budget
@@ -349,42 +362,68 @@ class Producer:
 
     # The short way
 
-    async def _send_short(self, path: TopicPath, outgoing: Outgoing, budget: float) -> SendReceipt:
-        """A first attempt without anything between the caller and the connection; what fails goes on in `attempts`."""
-        loop, latencies = self._loop, self._latencies
-        began = loop.time()
+    def _begin(
+        self, path: TopicPath, outgoing: Outgoing, began: float, budget: float
+    ) -> tuple[QueuePath, "asyncio.Future[Answer] | None"]:
+        """A first attempt without anything between the caller and the connection; None when one would have to wait."""
+        latencies = self._latencies
         way = path.next() if latencies is None else path.by_queue[self._choice.choose(path.route, began)]
         connection = self._client.remoting.ready_now(way.address)
         if connection is None or self._options.attempt_timeout is not None:
-            return await self._attempts.all(outgoing, path.route, began + budget)
+            return way, None
         body = outgoing.body
         length = len(body)
-        opaque, future = connection.pending.add(outgoing.code, budget)
+        pending = connection.pending
+        opaque, future = pending.add(outgoing.code, budget)
         try:
-            head = way.head(opaque, outgoing, wall_millis(), length)
+            head = way.head(opaque, outgoing, length)
         except BaseException:
-            connection.pending.forget(opaque)
+            pending.forget(opaque)
             raise
         connection.output.put(head, body, length)
-        failed: Attempt | None = None
-        stored: SendReceipt | None = None
+        return way, future
+
+    async def _send_short(self, path: TopicPath, outgoing: Outgoing, deadline: float) -> SendReceipt:
+        """The short way for whatever was packed elsewhere: batches, and messages with options."""
+        began = self._loop.time()
+        budget = deadline - began
+        outgoing.born = wall_millis()
+        way, future = self._begin(path, outgoing, began, budget)
+        if future is None:
+            return await self._attempts.all(outgoing, path.route, deadline)
         try:
             answer = await future
-            if answer.command.code == _GO_AWAY:
-                self._client.remoting.leave(way.address, connection)
-                return await self._attempts.all(outgoing, path.route, began + budget)
+        except TransportError as error:
+            return await self._go_on(path, way, outgoing, began, budget, error)
+        return await self._finish(path, way, outgoing, began, budget, answer)
+
+    async def _finish(
+        self, path: TopicPath, way: QueuePath, outgoing: Outgoing, began: float, budget: float, answer: Answer
+    ) -> SendReceipt:
+        """What comes after an answer that is not simply good, or whose time counts."""
+        if answer.command.code == _GO_AWAY:
+            # The next attempt hears the same, and leaves the connection.
+            return await self._attempts.all(outgoing, path.route, began + budget)
+        try:
             receipt = receipt_of(answer, outgoing.unique_key, way.queue, way.address)
-            if latencies is not None:
-                now = loop.time()
-                latencies.update(way.queue.broker_name, now - began, now)
-            if receipt.status is SendStatus.SEND_OK or not self._options.retry_when_not_stored_ok:
-                return receipt
-            stored = receipt
-        except (TransportError, BrokerError) as error:
-            failed = Attempt(way.queue.broker_name, error, loop.time() - began)
-            if latencies is not None:
-                latencies.update(failed.broker_name, failed.seconds, loop.time(), isolate=True, reachable=False)
-        return await self._attempts.all(outgoing, path.route, began + budget, failed=failed, stored=stored)
+        except BrokerError as error:
+            return await self._go_on(path, way, outgoing, began, budget, error)
+        if self._latencies is not None:
+            now = self._loop.time()
+            self._latencies.update(way.queue.broker_name, now - began, now)
+        if receipt.status is SendStatus.SEND_OK or not self._options.retry_when_not_stored_ok:
+            return receipt
+        return await self._attempts.all(outgoing, path.route, began + budget, stored=receipt)
+
+    async def _go_on(
+        self, path: TopicPath, way: QueuePath, outgoing: Outgoing, began: float, budget: float, error: Exception
+    ) -> SendReceipt:
+        """The first attempt failed: the others follow."""
+        now = self._loop.time()
+        failed = Attempt(way.queue.broker_name, error, now - began)
+        if self._latencies is not None:
+            self._latencies.update(failed.broker_name, failed.seconds, now, isolate=True, reachable=False)
+        return await self._attempts.all(outgoing, path.route, began + budget, failed=failed)
 
     def _open_path(self, topic: str, route: TopicRoute) -> None:
         """From now on, ordinary sends to the topic go the short way, if this producer has nothing against it."""
@@ -405,11 +444,16 @@ class Producer:
             ]
         except NoBroker:
             return  # an ordered topic, one of whose brokers is down
-        self._paths[topic] = TopicPath(route.topic, route, paths, self._choice.counters)
+        path = TopicPath(route.topic, route, paths, self._choice.counters)
+        self._paths[topic] = self._wire_paths[route.topic] = path
 
     def _route_changed(self, route: TopicRoute) -> None:
         # The address of a broker may be another one now, for other topics too.
+        self._close_paths()
+
+    def _close_paths(self) -> None:
         self._paths.clear()
+        self._wire_paths.clear()
 
     # The usual way
 
@@ -437,9 +481,9 @@ class Producer:
             and not accumulator.is_full
             and not route.topic.startswith(names.RETRY_PREFIX)
         ):
-            key, item = self._packer.message_item(message)
+            item = self._packer.message_item(message)
             together = Together(route.topic, target, message.wait_store_ok, message.tag)
-            return await accumulator.add(together, route, key, item)
+            return await accumulator.add(together, route, message.body, item)
         outgoing = self._packer.pack_message(route.topic, message, extra)
         return await self._send_packed(outgoing, route, target, deadline)
 
@@ -448,6 +492,10 @@ class Producer:
     ) -> SendReceipt:
         if deadline is None:
             deadline = self._loop.time() + self._send_timeout
+        if queue is None and not self._order.lines and outgoing.is_ordinary:
+            path = self._wire_paths.get(outgoing.topic)
+            if path is not None:
+                return await self._send_short(path, outgoing, deadline)
         pressure = self._pressure
         if pressure is None:
             if queue is not None:
@@ -525,20 +573,25 @@ class Producer:
                 )
 
     def _chunks(self, members: Sequence[bytes | Message]) -> Iterable[tuple[list[bytes], list[str]]]:
-        """The batches to send: items, and the unique keys of their messages. Hot."""
+        """The batches to send: pieces of their items, and the unique keys of their messages. Hot."""
         packer, limit = self._packer, self._max_message_size
-        items: list[bytes] = []
+        pieces: list[bytes] = []
         keys: list[str] = []
-        size = 0
+        total = 0
         for member in members:
-            key, item = packer.message_item(member) if isinstance(member, Message) else packer.item(member)
-            if items and size + len(item) > limit:
-                yield items, keys
-                items, keys, size = [], [], 0
-            items.append(item)
+            if isinstance(member, Message):
+                body = member.body
+                key, size, head, tail = packer.message_item(member)
+            else:
+                body = member
+                key, size, head, tail = packer.item(body)
+            if keys and total + size > limit:
+                yield pieces, keys
+                pieces, keys, total = [], [], 0
+            pieces += (head, body, tail)
             keys.append(key)
-            size += len(item)
-        yield items, keys
+            total += size
+        yield pieces, keys
 
 
 def _selector_of(given: Selector | str | None) -> Selector | None:
@@ -551,6 +604,8 @@ def _selector_of(given: Selector | str | None) -> Selector | None:
 
 def _check_batch(members: Sequence[bytes | Message]) -> bool:
     """Refuse what cannot go together; whether the broker shall wait until it is safe."""
+    if set(map(type, members)) == {bytes}:
+        return True
     waits: set[bool] = set()
     for member in members:
         if not isinstance(member, Message):

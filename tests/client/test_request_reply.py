@@ -48,7 +48,10 @@ async def test_large_replies_are_compressed_on_the_way(mq: Client, name: Name) -
         await message.reply(body)
 
     await make_topic(mq, name("T"), name("PG0"))
-    async with mq.push_consumer(name("CG"), {name("T"): "ask"}, answer), mq.producer(name("PG")) as producer:
+    async with (
+        mq.push_consumer(name("CG"), {name("T"): "ask"}, answer, start_from="first"),
+        mq.producer(name("PG")) as producer,
+    ):
         assert (await producer.request(name("T"), b"x", tag="ask", timeout=30)).body == body
 
 
@@ -67,10 +70,11 @@ async def test_a_late_reply_is_dropped_with_a_warning(mq: Client, name: Name, ca
         await message.reply(b"too late")
 
     await make_topic(mq, name("T"), name("PG0"))
-    async with mq.push_consumer(name("CG"), {name("T"): "ask"}, slow), mq.producer(name("PG")) as producer:
+    options = {"start_from": "first"}
+    async with mq.push_consumer(name("CG"), {name("T"): "ask"}, slow, **options), mq.producer(name("PG")) as producer:
         with caplog.at_level(logging.WARNING, "cometmq.client"):
             with pytest.raises(ReplyTimeout):
-                await producer.request(name("T"), b"x", tag="ask", timeout=1.5)
+                await producer.request(name("T"), b"x", tag="ask", timeout=3)
             released.set()
             await until(lambda: "came too late" in caplog.text)
 
