@@ -175,7 +175,7 @@ def killed_often(nursery: Nursery, folder: Path, kills: int, seed: int, **more: 
 def test_nothing_acknowledged_is_lost_by_kill_9(
     nursery: Nursery, tmp_path: Path, seed: int, more: dict[str, str]
 ) -> None:
-    # A life under load, 85 of 100, has 1 to 40 acknowledgements at least.
+    # A life under load, 85 of 100, has 1 to 60 acknowledgements at least.
     assert killed_often(nursery, tmp_path, 18, seed, **more) > 100
 
 
@@ -184,4 +184,4 @@ def test_nothing_acknowledged_is_lost_by_kill_9(
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_nothing_acknowledged_is_lost_by_many_kills(nursery: Nursery, tmp_path: Path, seed: int) -> None:
     flush = ("ASYNC_FLUSH", "SYNC_FLUSH")[seed % 2]
-    assert killed_often(nursery, tmp_path, 100, seed, flushDiskType=flush) > 1000
+    assert killed_often(nursery, tmp_path, 100, seed, flushDiskType=flush) > 500

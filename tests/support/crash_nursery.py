@@ -11,8 +11,10 @@ from pathlib import Path
 
 from support import crash_writer
 
-#: Longest time under load, in seconds.
-LOAD = 0.06
+#: So many acknowledgements a writer lives for, at least and at most; what it says within MOMENT seconds comes on top.
+#: By count and not by time: a fast machine would write more than the checks can look at, a busy one nothing at all.
+ACKNOWLEDGED = (1, 60)
+MOMENT = 0.003
 #: Longest time for a step of a writer, in seconds. A recovery syncs many files: on a disk that others keep busy each of
 #: them may take a second. This is for a writer that hangs, not for a slow one.
 PATIENCE = 300
@@ -45,7 +47,8 @@ class Nursery:
     ) -> list[bytes]:
         """A writer from its birth to its death at some moment; gives what it said.
 
-        `load`: it is under load for so many seconds, from and to; else a little, or it dies while it opens the store.
+        `load`: it is under load for so many seconds, from and to; else for a few acknowledgements, or it dies while it
+        opens the store.
         """
         assert self._process.stdin is not None
         order = [str(folder), str(first), *(f"{key}={value}" for key, value in properties.items())]
@@ -56,9 +59,8 @@ class Nursery:
         said: list[bytes] = []
         if load is not None or dice.random() < 0.85:
             said += self._lines(until=b"ready")
-            # On a busy machine the first acknowledgements may take longer than the load lasts.
-            self._await_acknowledgements(said, dice.randint(1, 40) if load is None else 20)
-            self._listen(said, dice.uniform(*(load or (0, LOAD))))
+            self._await_acknowledgements(said, dice.randint(*ACKNOWLEDGED))
+            self._listen(said, dice.uniform(*(load or (0, MOMENT))))
         else:
             # While it opens the store.
             self._listen(said, dice.uniform(0, 0.02))
