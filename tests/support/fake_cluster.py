@@ -1,0 +1,128 @@
+"""A nameserver and brokers that do what a test tells them: for what a real broker does only when something is wrong.
+
+Real sockets and frames by `remoting.Server`; nothing is stored. Each send takes the next entry of its broker's script:
+
+- a response code, with which it is answered (0 and the other codes of a stored message get a place),
+- `HANG`: never answered, `CUT`: the connection ends instead.
+
+An empty script means that everything is stored.
+"""
+
+import asyncio
+from collections import deque
+from typing import Any, Final, Self
+
+from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.requests.offsets import OffsetAnswer
+from cometmq.protocol.requests.send import SendMessageAnswer
+from cometmq.remoting import LATER, HandlerTable, Request, Response, Server, ServerOptions, format_address
+
+HANG: Final = "hang"
+CUT: Final = "cut"
+STORED: Final = (0, 10, 11, 12)
+
+
+class FakeBroker:
+    """One broker. Everything that it was sent is in `sends`, in order of arrival."""
+
+    def __init__(self, name: str, shared: deque[int | str]) -> None:
+        self.name = name
+        self.script: deque[int | str] = deque()
+        self._shared = shared
+        self.delay = 0.0
+        self.sends: list[Request[Any]] = []
+        self.asked: list[int] = []
+        table = HandlerTable()
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            table.add(code, self._send)
+        for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
+            table.add(code, self._well)
+        table.add(RequestCode.GET_MAX_OFFSET, self._max_offset)
+        self.server = Server(table, ServerOptions(host="127.0.0.1"))
+
+    @property
+    def address(self) -> str:
+        return format_address(*self.server.address)
+
+    def _well(self, request: Request[Any]) -> Response:
+        self.asked.append(request.code)
+        return Response()
+
+    def _max_offset(self, request: Request[Any]) -> Response:
+        self.asked.append(request.code)
+        return Response(header=OffsetAnswer(offset=0))
+
+    async def _send(self, request: Request[Any]) -> Any:
+        self.sends.append(request)
+        script = self.script or self._shared
+        what = script.popleft() if script else 0
+        if self.delay:
+            await asyncio.sleep(self.delay)
+        if what == HANG:
+            return LATER
+        if what == CUT:
+            request.connection.cut("the script says so")
+            return LATER
+        assert isinstance(what, int)
+        if what not in STORED:
+            return Response(what, remark="the script says so")
+        number = len(self.sends)
+        return Response(what, SendMessageAnswer(f"7F000001{number:024X}", request.header.queue_id, number))
+
+
+class FakeCluster:
+    """Brokers of the given names behind one nameserver that knows every topic, with two queues on each broker."""
+
+    def __init__(self, *names: str) -> None:
+        #: For whichever broker is sent something next, when it has no script of its own.
+        self.script: deque[int | str] = deque()
+        self.brokers = {name: FakeBroker(name, self.script) for name in names}
+        #: What the nameserver says; a topic in `missing` does not exist.
+        self.order_conf: str | None = None
+        self.missing: set[str] = set()
+        self.known = set(names)
+        self.asked: list[str] = []
+        table = HandlerTable()
+        table.add(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        self._nameserver = Server(table, ServerOptions(host="127.0.0.1"))
+
+    def __getitem__(self, name: str) -> FakeBroker:
+        return self.brokers[name]
+
+    @property
+    def nameserver(self) -> str:
+        return format_address(*self._nameserver.address)
+
+    @property
+    def sends(self) -> int:
+        return sum(len(broker.sends) for broker in self.brokers.values())
+
+    def _route(self, request: Request[Any]) -> Response:
+        topic = request.header.topic
+        self.asked.append(topic)
+        if topic in self.missing:
+            return Response(17, remark="no such topic")
+        known = [broker for name, broker in self.brokers.items() if name in self.known]
+        route = TopicRouteData(
+            order_topic_conf=self.order_conf,
+            queue_datas=[
+                QueueData(broker_name=broker.name, perm=6, read_queue_nums=2, write_queue_nums=2) for broker in known
+            ],
+            broker_datas=[
+                BrokerData(broker_name=broker.name, cluster="DefaultCluster", broker_addrs={0: broker.address})
+                for broker in known
+            ],
+        )
+        return Response(body=route.encode())
+
+    async def __aenter__(self) -> Self:
+        await self._nameserver.start()
+        for broker in self.brokers.values():
+            await broker.server.start()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        for broker in self.brokers.values():
+            await broker.server.close(grace=0.1)
+        await self._nameserver.close(grace=0.1)
