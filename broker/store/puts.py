@@ -22,7 +22,7 @@ from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.segments import Segment
 from cometmq.broker.store.text_shape import Facts, look
 from cometmq.broker.store.tickets import Ticket, Watermarks, settle_all
-from cometmq.broker.store.transforms import TransformList, check_topic
+from cometmq.broker.store.transforms import TransformList, check_topic, timer_of_batch
 from cometmq.protocol import sysflag
 
 log = logging.getLogger(__name__)
@@ -231,6 +231,11 @@ class Puts:
             return Refusal(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be part of a transaction")
         if integer_property(message.properties, b"DELAY") > 0:
             return Refusal(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be delayed")
+        if message.sys_flag & sysflag.INNER_BATCH:
+            # Consumers would take each item for a batch of its own.
+            return Refusal(PutStatus.MESSAGE_ILLEGAL, "a client batch cannot be marked as an inner batch")
+        if (timer := timer_of_batch(message.body, message.properties)) is not None:
+            return Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"{timer} asks for a timer; a batch cannot be delayed")
         if len(message.body) > self._max_body:
             # RocketMQ answers this one with a system error.
             return Refusal(PutStatus.UNKNOWN_ERROR, self._bad_body(message).remark)

@@ -378,6 +378,10 @@ def test_a_batch_never_spans_two_files() -> None:
         (batch((b"a", ""), sys_flag=sysflag.TRANSACTION_PREPARED), PutStatus.MESSAGE_ILLEGAL),
         (batch((b"a", ""), sys_flag=sysflag.TRANSACTION_COMMIT), PutStatus.MESSAGE_ILLEGAL),
         (batch((b"a", ""), wrapper="DELAY\x011\x02"), PutStatus.MESSAGE_ILLEGAL),
+        (batch((b"a", ""), sys_flag=sysflag.INNER_BATCH), PutStatus.MESSAGE_ILLEGAL),
+        (batch((b"a", ""), wrapper="TIMER_DELAY_SEC\x015\x02"), PutStatus.WHEEL_TIMER_MSG_ILLEGAL),
+        (batch((b"a", ""), (b"b", "TAGS\x01t\x02TIMER_DELAY_MS\x015\x02")), PutStatus.WHEEL_TIMER_MSG_ILLEGAL),
+        (batch((b"a", "TIMER_DELIVER_MS\x011\x02")), PutStatus.WHEEL_TIMER_MSG_ILLEGAL),
         (batch(), PutStatus.MESSAGE_ILLEGAL),
         (Message("T", 0, None), PutStatus.MESSAGE_ILLEGAL),
         (Message("T", 0, b"\0\0\0\x08rest"), PutStatus.MESSAGE_ILLEGAL),
@@ -395,6 +399,14 @@ def test_batches_that_cannot_be_stored(put: Message, status: PutStatus) -> None:
     assert ticket.remark
     assert store.watermarks.appended == 0
     assert kit.put(store, message("T", 0, b"a")).queue_offset == 0
+
+
+def test_a_batch_that_only_speaks_of_timers_is_stored() -> None:
+    kit = StoreKit()
+    store = kit.opened()
+    ticket = store.put_batch(batch((b"TIMER_DELAY_SEC\x015\x02", "MY_TIMER_DELAY_SEC\x01TIMER_DELAY_MS\x02")))
+    kit.runner.advance(1)
+    assert ticket.status is PutStatus.PUT_OK
 
 
 def test_a_batch_that_grows_too_large_is_refused_whole() -> None:
