@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from cometmq.client.consumer.pulling import PullLoop, PullRequest
+from cometmq.client.consumer.pulling import PullLoop, PullRequest, Room
 from cometmq.client.consumer.subscriptions import TagCheck
 from cometmq.client.consumer.window import Window
 from cometmq.client.message import Message, ReceivedMessage, SendReceipt
@@ -52,7 +52,7 @@ class Assignment:
         self._idle.set()
         #: When its lock on the broker was last renewed (monotonic); None: it is not locked.
         self.locked_at: float | None = None
-        self._room: asyncio.Future[None] | None = None
+        self.room = Room(self._has_room)
         self._task: asyncio.Task[None] | None = None
         self.loop: PullLoop | None = None
 
@@ -69,7 +69,7 @@ class Assignment:
             found=self._found,
             nothing=self._nothing,
             moved=self._moved,
-            room=self._has_room,
+            room=self.room,
             check=TagCheck(self.subscription),
             interval=consumer.options.pull_interval,
         )
@@ -100,23 +100,14 @@ class Assignment:
             commit=known if known else None,
         )
 
-    def _has_room(self) -> "asyncio.Future[None] | None":
+    def _has_room(self) -> bool:
         options, window = self._consumer.options, self.window
-        if (
+        return (
             len(window) <= options.max_cached
             and window.size <= options.max_cached_bytes
             and (self.is_ordered or window.span <= options.max_span)
             and not self._consumer.is_suspended
-        ):
-            return None
-        if self._room is None or self._room.done():
-            self._room = asyncio.get_running_loop().create_future()
-        return self._room
-
-    def look_for_room(self) -> None:
-        """Something was settled, or the consumer goes on: the pull loop looks again."""
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        )
 
     def _found(self, records: list[Record]) -> None:
         queue, group_retry = self.queue, self._consumer.retry_topic
@@ -159,8 +150,7 @@ class Assignment:
         if offset is None:
             return
         self._commit(offset)
-        if self._room is not None:
-            self.look_for_room()
+        self.room.look()
         if self.is_ordered:
             self._next_in_order()
 

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from cometmq.client.consumer.allocate import Averagely, Strategy
-from cometmq.client.consumer.offsets import BrokerOffsets, FileOffsets, OffsetStore, local_offsets_file
+from cometmq.client.consumer.allocate import Strategy
+from cometmq.client.consumer.member import GroupMember
+from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import PullOptions, options_of
 from cometmq.client.consumer.pulled_queue import PulledQueue
 from cometmq.client.consumer.pulling import Pulls
@@ -24,15 +25,12 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
 from cometmq.client.scheduler import Scheduler
-from cometmq.protocol import names, namespaces
 from cometmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.protocol.bodies.connections import ConsumeResult
 from cometmq.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
-    MessageModel,
-    SubscriptionData,
 )
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.message_id import wall_millis
@@ -45,7 +43,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class PullConsumer:
+class PullConsumer(GroupMember):
     """Made by `client.pull_consumer(group)`; `subscribe` or `assign`, then use it with `async with`.
 
     Mutable state: the queues, those with messages in the order of their coming, and the offsets.
@@ -56,12 +54,8 @@ class PullConsumer:
     is_suspended = False
 
     def __init__(self, client: "Client", group: str, *, allocate: Strategy | None = None, **options: Any) -> None:
-        names.validate_group(group)
-        self.client = client
-        self.group = namespaces.wrap(client.namespace, group)
         self.options = options_of(PullOptions, options, "pull_consumer")
-        self.allocate: Strategy = allocate or Averagely()
-        self.subscriptions: dict[str, SubscriptionData] = {}
+        super().__init__(client, group, self.options.model, allocate)
         self.assignments: dict[MessageQueue, PulledQueue] = {}
         self._chosen: set[MessageQueue] | None = None
         self._ready: deque[PulledQueue] = deque()
@@ -167,14 +161,6 @@ class PullConsumer:
         if self._state != "open":
             raise Closed(f"the consumer of group {self.group} is {self._state}")
 
-    async def _open_offsets(self) -> OffsetStore:
-        if self.is_clustering:
-            return BrokerOffsets(self.client, self.group)
-        name = f"{self.client.address}@{self.client.instance_name or 'DEFAULT'}"
-        offsets = FileOffsets(local_offsets_file(None, name, self.group))
-        await offsets.load()
-        return offsets
-
     # Reading
 
     async def poll(self, timeout: float | None = None) -> list[ReceivedMessage]:  # noqa: ASYNC109 - how long to wait
@@ -242,7 +228,7 @@ class PullConsumer:
         for queue in queues:
             held = self._held(queue)
             held.is_paused = False
-            held.look_for_room()
+            held.room.look()
 
     async def offset_for_time(self, queue: MessageQueue, moment: datetime) -> int:
         """The offset of the first message that was stored at a moment or after it."""
@@ -298,19 +284,6 @@ class PullConsumer:
         await self.offsets_store.persist(list(self.assignments))
 
     # What the parts ask
-
-    @property
-    def is_clustering(self) -> bool:
-        return self.options.model is MessageModel.CLUSTERING
-
-    def _wire(self, topic: str) -> str:
-        return namespaces.wrap(self.client.namespace, topic) if self.client.namespace else topic
-
-    def shown_topic(self, topic: str) -> str:
-        return namespaces.unwrap(self.client.namespace, topic) if self.client.namespace else topic
-
-    def topics(self) -> Iterable[str]:
-        return self.subscriptions
 
     def heartbeat(self) -> ConsumerData:
         return ConsumerData(

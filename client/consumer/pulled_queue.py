@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from cometmq.client.consumer.pulling import PullLoop, PullRequest
+from cometmq.client.consumer.pulling import PullLoop, PullRequest, Room
 from cometmq.client.consumer.subscriptions import TagCheck
 from cometmq.client.errors import ClientError
 from cometmq.client.message import Message, ReceivedMessage, SendReceipt
@@ -35,7 +35,7 @@ class PulledQueue:
         self.is_paused = False
         self.is_dropped = False
         self.locked_at: float | None = None
-        self._room: asyncio.Future[None] | None = None
+        self.room = Room(self._has_room)
         self._task: asyncio.Task[None] | None = None
 
     def start(self, offset: int) -> None:
@@ -47,7 +47,7 @@ class PulledQueue:
             found=self._found,
             nothing=self._nothing,
             moved=self.start,
-            room=self._has_room,
+            room=self.room,
             check=TagCheck(self.subscription),
         )
         self._task = self._consumer.scheduler.spawn(loop.run(), f"pull of {self.queue}")
@@ -78,7 +78,7 @@ class PulledQueue:
         self.cached -= len(batch)
         self.cached_bytes -= sum(len(message.body) for message in batch)
         self.consumed = batch[-1].queue_offset + 1
-        self.look_for_room()
+        self.room.look()
         return batch
 
     def _request(self, offset: int) -> PullRequest:
@@ -94,22 +94,14 @@ class PulledQueue:
             lite=True,
         )
 
-    def _has_room(self) -> "asyncio.Future[None] | None":
+    def _has_room(self) -> bool:
         options = self._consumer.options
-        if (
+        return (
             not self.is_paused
             and self.cached <= options.max_cached
             and self.cached_bytes <= options.max_cached_bytes
             and self._consumer.cached <= options.max_cached_of_all
-        ):
-            return None
-        if self._room is None or self._room.done():
-            self._room = asyncio.get_running_loop().create_future()
-        return self._room
-
-    def look_for_room(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
+        )
 
     def _found(self, records: list[Record]) -> None:
         topic = self._consumer.shown_topic(self.queue.topic)

@@ -172,6 +172,29 @@ def unwrapped(record: Record) -> list[Record]:
     return items
 
 
+class Room:
+    """The back-pressure of a pull loop: something to wait for while what was pulled takes all the room."""
+
+    __slots__ = ("_has_room", "_waiting")
+
+    def __init__(self, has_room: Callable[[], bool]) -> None:
+        self._has_room = has_room
+        self._waiting: asyncio.Future[None] | None = None
+
+    def wait(self) -> "asyncio.Future[None] | None":
+        """None while there is room."""
+        if self._has_room():
+            return None
+        if self._waiting is None or self._waiting.done():
+            self._waiting = asyncio.get_running_loop().create_future()
+        return self._waiting
+
+    def look(self) -> None:
+        """Something has left: the pull loop looks again."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
 class PullLoop:
     """Pulls a queue until it is cancelled. The callbacks say when, from where and what to do with the result."""
 
@@ -185,11 +208,10 @@ class PullLoop:
         found: Callable[[list[Record]], None],
         nothing: Callable[[int], None],
         moved: Callable[[int], None],
-        room: Callable[[], "asyncio.Future[None] | None"],
+        room: Room,
         check: TagCheck,
         interval: float = 0.0,
     ) -> None:
-        """`room` gives None while the window has room, else something to wait for."""
         self._pulls = pulls
         self.queue = queue
         self.offset = offset
@@ -205,7 +227,7 @@ class PullLoop:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            waiting = self._room()
+            waiting = self._room.wait()
             if waiting is not None:
                 await waiting
                 continue

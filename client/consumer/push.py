@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from cometmq.client.consumer.allocate import Averagely, Strategy
+from cometmq.client.consumer.allocate import Strategy
 from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.giving_back import GivingBack
 from cometmq.client.consumer.line import Line, Source
-from cometmq.client.consumer.offsets import BrokerOffsets, FileOffsets, OffsetStore, local_offsets_file
+from cometmq.client.consumer.member import GroupMember
+from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import PushOptions, StartFrom, options_of
 from cometmq.client.consumer.pulling import Pulls
 from cometmq.client.consumer.rebalance import LOCK_INTERVAL, Rebalance
@@ -41,8 +42,6 @@ from cometmq.protocol.bodies.heartbeat import (
     ConsumeFromWhere,
     ConsumerData,
     ConsumeType,
-    MessageModel,
-    SubscriptionData,
 )
 from cometmq.protocol.message_id import wall_millis
 from cometmq.protocol.record import Record
@@ -65,7 +64,7 @@ MESSAGES_IN_A_ROW = 64
 EXPIRED_LEVEL = 3
 
 
-class PushConsumer:
+class PushConsumer(GroupMember):
     """A member of a consumer group. Made by `client.push_consumer(...)`; use it with `async with`.
 
     Mutable state: the assignments by queue, the line of ready messages, and what was handed out and is not settled.
@@ -89,16 +88,11 @@ class PushConsumer:
         trace: bool | str = False,
         **options: Any,
     ) -> None:
-        names.validate_group(group)
-        if group == "DEFAULT_CONSUMER":
-            raise ValueError("DEFAULT_CONSUMER is the name of no group: choose one for your application")
         if handler is not None and batch_handler is not None:
             raise ValueError("give a handler or a batch_handler, not both")
-        self.client = client
-        self.group = namespaces.wrap(client.namespace, group)
-        self.ordered = ordered
         self.options = options_of(PushOptions, options, "push_consumer")
-        self.allocate: Strategy = allocate or Averagely()
+        super().__init__(client, group, self.options.model, allocate)
+        self.ordered = ordered
         self._handler, self._batch_handler = handler, batch_handler
         self._batch_size = batch_size if batch_handler is not None else 1
         self._is_coroutine = _is_coroutine(batch_handler or handler)
@@ -119,8 +113,7 @@ class PushConsumer:
         )
         self.retry_topic = names.retry_topic(self.group)
         version = wall_millis()
-        #: Topic on the wire -> what is wanted of it.
-        self.subscriptions: dict[str, SubscriptionData] = {
+        self.subscriptions = {
             self._wire(topic): subscription_data(self._wire(topic), each, version) for topic, each in wanted.items()
         }
         if self.is_clustering:
@@ -147,7 +140,7 @@ class PushConsumer:
         self.pulls = Pulls(self.client, self.group)
         self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
         self._pool: ThreadPoolExecutor | None = None
-        self.offsets_store: OffsetStore = await self._open_offsets()
+        self.offsets_store: OffsetStore = await self._open_offsets(self._offsets_folder)
         self._hooks = await self._open_hooks()
         self.rebalance = Rebalance(self)
         await self.client.routes.refresh(topic for topic in self.subscriptions if topic != self.retry_topic)
@@ -216,14 +209,6 @@ class PushConsumer:
             hooks.append(TraceConsumeHook(self._traces, self.client.new_unique_key))
         return Hooks(hooks)
 
-    async def _open_offsets(self) -> OffsetStore:
-        if self.is_clustering:
-            return BrokerOffsets(self.client, self.group)
-        name = f"{self.client.address}@{self.client.instance_name or 'DEFAULT'}"
-        offsets = FileOffsets(local_offsets_file(self._offsets_folder, name, self.group))
-        await offsets.load()
-        return offsets
-
     def suspend(self) -> None:
         """Take no more messages; what was pulled is processed."""
         self.is_suspended = True
@@ -231,31 +216,17 @@ class PushConsumer:
     def resume(self) -> None:
         self.is_suspended = False
         for assignment in self.assignments.values():
-            assignment.look_for_room()
+            assignment.room.look()
         self.rebalance.soon()
 
     # What the parts ask
 
     @property
-    def is_clustering(self) -> bool:
-        return self.options.model is MessageModel.CLUSTERING
-
-    @property
     def needs_locks(self) -> bool:
         return self.ordered and self.is_clustering
 
-    def _wire(self, topic: str) -> str:
-        return namespaces.wrap(self.client.namespace, topic) if self.client.namespace else topic
-
-    def shown_topic(self, topic: str) -> str:
-        """A topic as its user wrote it."""
-        return namespaces.unwrap(self.client.namespace, topic) if self.client.namespace else topic
-
     def level_of(self, topic: str) -> int:
         return self._levels.get(topic, len(self._levels) - 1 if self._levels else 0)
-
-    def topics(self) -> Iterable[str]:
-        return self.subscriptions
 
     def heartbeat(self) -> ConsumerData:
         start = self.options.start_from
