@@ -93,7 +93,7 @@ def _help(ctx: click.Context, name: str | None) -> None:
     found = catalogue.load(name)
     if found is None:
         raise click.UsageError(unknown(name))
-    with click.Context(found, info_name=found.name, parent=ctx.parent) as inner:
+    with found.make_context(found.name, [], parent=ctx.parent, resilient_parsing=True) as inner:
         click.echo(found.get_help(inner))
 
 
