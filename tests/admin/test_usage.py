@@ -1,10 +1,12 @@
 """What `mqadmin` says to wrong usage (exit 2) and to failures (exit 1): one line, what, why, what to do."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -14,6 +16,7 @@ from cometmq.admin import catalogue
 from cometmq.admin.__main__ import main
 from cometmq.admin.arguments import attributes_of, timestamp
 from cometmq.admin.command import Session, command, option
+from cometmq.client.errors import TopicNotFound
 from cometmq.testing import EmbeddedBroker
 
 Run = Callable[..., Result]
@@ -259,3 +262,22 @@ def test_interrupt_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> 
     result = CliRunner().invoke(main, ["topicList"])
     assert result.exit_code == 130
     assert "Traceback" not in result.output
+
+
+# The guide
+
+
+def python_blocks() -> list[str]:
+    guide = Path(__file__).parents[2] / "docs" / "guide" / "mqadmin.md"
+    return re.findall(r"```python\n(.*?)```", guide.read_text(encoding="utf-8"), re.DOTALL)
+
+
+def test_examples_of_the_guide_work(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    calls, plug_in = python_blocks()
+    names: dict[str, Any] = {}
+    exec(calls.replace("127.0.0.1:9876", broker.nameserver), names)
+    assert capsys.readouterr().out == "0\n"
+
+    exec(plug_in, names)
+    result = CliRunner().invoke(names["lag_of"], ["-g", "NoGroup", "-n", broker.nameserver])
+    assert isinstance(result.exception, TopicNotFound)
