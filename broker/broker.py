@@ -58,6 +58,8 @@ OFFSET_SCAN = 600.0
 OPEN_SENDS = 100_000
 #: How far below `listenPort` the fast port is.
 FAST_PORT = 2
+#: Keys by which RocketMQ asks clients who they are, of both generations.
+ACCESS_KEYS = ("aclEnable", "authenticationEnabled", "authorizationEnabled")
 
 #: What to do about a store that cannot be used.
 _REMEDIES = {
@@ -147,6 +149,10 @@ class Broker:
         idle = config.without_effect()
         if idle:
             log.warning("these keys have no effect here: %s", ", ".join(idle))
+        if config.unknown:
+            # One that was misspelt would be missed for years; what came from remote has a limit.
+            log.warning("nobody knows these keys here: %s", ", ".join(sorted(config.unknown))[:2000])
+        _warn_of_open_door(config)
         self._runner = AsyncioRunner()
         self.state = state = BrokerState(config, self._clock, self._runner, hooks=self._hooks or Hooks.installed())
         # First the ports: one that is taken shall not cost a recovery, and the address is written into every message.
@@ -351,6 +357,14 @@ class Broker:
         for server in self._servers:
             server.dispatcher.open_reply_limit = OPEN_SENDS + config.pull_thread_pool_queue_capacity
         state.stats.configure(detail=config.enable_detail_stat, auto_delete=config.auto_delete_unused_stats)
+
+
+def _warn_of_open_door(config: BrokerConfig) -> None:
+    """Whoever asks for access control is told that there is none, in a line of its own."""
+    shown = config.to_properties()
+    asked = [key for key in ACCESS_KEYS if shown.get(key, "").strip().lower() == "true"]
+    if asked:
+        log.warning("%s: this version checks no accounts, every client may do everything", ", ".join(asked))
 
 
 def _check_role(config: BrokerConfig) -> None:

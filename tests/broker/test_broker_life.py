@@ -188,6 +188,23 @@ class TestRoles:
         assert told == ["brokerRole=SYNC_MASTER with inSyncReplicas=1: messages are acknowledged without any slave"]
 
 
+class TestSettingsThatDoNotDoWhatTheirOwnerWants:
+    async def test_keys_that_nobody_knows_are_named(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        async with Broker(config(tmp_path, flushDisktype="SYNC_FLUSH", zzz="1")):
+            pass
+        assert "nobody knows these keys here: flushDisktype, zzz" in caplog.messages
+
+    @pytest.mark.parametrize("key", ["aclEnable", "authenticationEnabled", "authorizationEnabled"])
+    async def test_access_control_that_is_not_there_is_told(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, key: str
+    ) -> None:
+        async with Broker(config(tmp_path / "a", **{key: "false"})):
+            assert "accounts" not in caplog.text
+        async with Broker(config(tmp_path / "b", **{key: "true"})):
+            pass
+        assert f"{key}: this version checks no accounts, every client may do everything" in caplog.messages
+
+
 def test_progress_of_a_long_recovery_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     clock = FakeClock()
