@@ -159,6 +159,8 @@ class Routes:
         self.brokers = BrokerTable()
         #: Told of a topic whose route is new or has changed.
         self.on_changed: list[Callable[[TopicRoute], None]] = []
+        #: Told of a topic that does not exist any more.
+        self.on_forgotten: list[Callable[[TopicRoute], None]] = []
 
     def known(self, topic: str) -> TopicRoute | None:
         """The route without asking anybody. Hot: once a send."""
@@ -211,6 +213,13 @@ class Routes:
             except (NoNameserver, BrokerError, TransportError) as error:
                 log.warning("the route of %s could not be refreshed: %s", topic, error)
         self.brokers.keep_only(self._routes.values())
+
+    def forget(self, topic: str) -> None:
+        """A topic does not exist any more: who needs it asks anew."""
+        route = self._routes.pop(topic, None)
+        if route is not None:
+            for tell in self.on_forgotten:
+                tell(route)
 
     async def close(self) -> None:
         tasks = list(self._fetching.values())

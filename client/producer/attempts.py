@@ -293,12 +293,16 @@ class Attempts:
         topic = route.topic
         if not _is_gone(error):
             return route
-        await self._fresh(topic, min(FRESH_ROUTE, (deadline - self._loop.time()) / 2))
+        is_deleted = getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST
+        await self._fresh(topic, min(FRESH_ROUTE, (deadline - self._loop.time()) / 2), is_deleted=is_deleted)
         fresh = self._client.routes.known(topic)
         return fresh if fresh is not None and fresh.publish else route
 
-    async def _fresh(self, topic: str, budget: float = FRESH_ROUTE) -> None:
-        """Ask for the route again, unless somebody just did. What cannot be had leaves the old one."""
+    async def _fresh(self, topic: str, budget: float = FRESH_ROUTE, *, is_deleted: bool = False) -> None:
+        """Ask for the route again, unless somebody just did. What cannot be had leaves the old one.
+
+        Only when a broker says that it does not have the topic, and no nameserver knows it, the topic is forgotten.
+        """
         now = self._loop.time()
         if now - self._asked.get(topic, 0.0) < FRESH_ROUTE:
             return
@@ -308,6 +312,8 @@ class Attempts:
                 await self._client.routes.fetch(topic)
         except NoRoute:
             log.info("the topic %s has no route any more", topic)
+            if is_deleted:
+                self._client.routes.forget(topic)
         except (TimeoutError, NoNameserver, BrokerError, TransportError) as error:
             log.info("no fresh route for %s: %s", topic, error)
 

@@ -164,6 +164,7 @@ class Producer:
             detector = Detector(self._client, self._latencies)
             self._scheduler.every(ROUND, lambda: detector.round(self._topics), "reachability of the brokers")
         self._client.routes.on_changed.append(self._route_changed)
+        self._client.routes.on_forgotten.append(self._route_changed)
         self._is_open = True
 
     async def close(self) -> None:
@@ -178,6 +179,7 @@ class Producer:
             await self._traces.close()
         await self._scheduler.close()
         self._client.routes.on_changed.remove(self._route_changed)
+        self._client.routes.on_forgotten.remove(self._route_changed)
         await self._client.remove_producer(self)
 
     def forked(self) -> None:

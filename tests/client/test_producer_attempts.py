@@ -14,6 +14,7 @@ from cometmq.client.errors import (
     BrokerFailed,
     InvalidMessage,
     MessageRefused,
+    NoRoute,
     SendFailed,
     TopicNotFound,
 )
@@ -249,6 +250,10 @@ async def test_a_topic_that_was_deleted(cluster: FakeCluster, producer: Producer
     with pytest.raises(SendFailed) as caught:
         await producer.send("T", b"y")
     assert isinstance(caught.value.__cause__, TopicNotFound)
+    with pytest.raises(NoRoute, match="does not exist"):
+        await producer.send("T", b"z")
+    cluster.missing.clear()
+    assert (await producer.send("T", b"made again")).status is SendStatus.SEND_OK
 
 
 async def test_a_server_that_goes_away_is_asked_again_on_a_new_connection(

@@ -16,7 +16,7 @@ from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.offsets import OffsetAnswer
 from cometmq.protocol.requests.send import SendMessageAnswer
-from cometmq.remoting import LATER, HandlerTable, Request, Response, Server, ServerOptions, format_address
+from cometmq.remoting import LATER, HandlerTable, Request, Response, Server, ServerOptions, TlsOptions, format_address
 
 HANG: Final = "hang"
 CUT: Final = "cut"
@@ -26,7 +26,7 @@ STORED: Final = (0, 10, 11, 12)
 class FakeBroker:
     """One broker. Everything that it was sent is in `sends`, in order of arrival."""
 
-    def __init__(self, name: str, shared: deque[int | str]) -> None:
+    def __init__(self, name: str, shared: deque[int | str], tls: TlsOptions | None = None) -> None:
         self.name = name
         self.script: deque[int | str] = deque()
         self._shared = shared
@@ -39,7 +39,7 @@ class FakeBroker:
         for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
             table.add(code, self._well)
         table.add(RequestCode.GET_MAX_OFFSET, self._max_offset)
-        self.server = Server(table, ServerOptions(host="127.0.0.1"))
+        self.server = Server(table, ServerOptions(host="127.0.0.1", tls=tls or TlsOptions()))
 
     @property
     def address(self) -> str:
@@ -74,18 +74,21 @@ class FakeBroker:
 class FakeCluster:
     """Brokers of the given names behind one nameserver that knows every topic, with two queues on each broker."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, tls: TlsOptions | None = None) -> None:
         #: For whichever broker is sent something next, when it has no script of its own.
         self.script: deque[int | str] = deque()
-        self.brokers = {name: FakeBroker(name, self.script) for name in names}
+        self.brokers = {name: FakeBroker(name, self.script, tls) for name in names}
         #: What the nameserver says; a topic in `missing` does not exist.
         self.order_conf: str | None = None
         self.missing: set[str] = set()
         self.known = set(names)
+        #: Brokers elsewhere that the nameserver names in the place of ours.
+        self.addresses: dict[str, str] = {}
         self.asked: list[str] = []
+        self.queries: list[Request[Any]] = []
         table = HandlerTable()
         table.add(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
-        self._nameserver = Server(table, ServerOptions(host="127.0.0.1"))
+        self._nameserver = Server(table, ServerOptions(host="127.0.0.1", tls=tls or TlsOptions()))
 
     def __getitem__(self, name: str) -> FakeBroker:
         return self.brokers[name]
@@ -101,6 +104,7 @@ class FakeCluster:
     def _route(self, request: Request[Any]) -> Response:
         topic = request.header.topic
         self.asked.append(topic)
+        self.queries.append(request)
         if topic in self.missing:
             return Response(17, remark="no such topic")
         known = [broker for name, broker in self.brokers.items() if name in self.known]
@@ -110,7 +114,11 @@ class FakeCluster:
                 QueueData(broker_name=broker.name, perm=6, read_queue_nums=2, write_queue_nums=2) for broker in known
             ],
             broker_datas=[
-                BrokerData(broker_name=broker.name, cluster="DefaultCluster", broker_addrs={0: broker.address})
+                BrokerData(
+                    broker_name=broker.name,
+                    cluster="DefaultCluster",
+                    broker_addrs={0: self.addresses.get(broker.name, broker.address)},
+                )
                 for broker in known
             ],
         )
