@@ -78,9 +78,11 @@ class Cleaning:
 
     def start(self) -> None:
         """Look at the disk now, and from now on."""
-        self.check_space()
+        _, immediately = self.check_space()
         self._cleaned_to = self._log.min_offset
-        self._timer = self._runner.call_later(FIRST_ROUND, self._tick)
+        # On a full disk nobody can send until the next look: that shall not be a minute.
+        first = self._options.clean_resource_interval / 1000
+        self._timer = self._runner.call_later(min(first, FIRST_ROUND) if immediately else FIRST_ROUND, self._tick)
 
     def _tick(self) -> None:
         self._timer = self._runner.call_later(self._options.clean_resource_interval / 1000, self._tick)

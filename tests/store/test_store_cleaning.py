@@ -177,6 +177,17 @@ def test_a_store_that_stops_on_a_full_disk_is_checked_at_the_next_start() -> Non
     assert kit.disk.exists("/store/abort")
 
 
+def test_a_store_that_opens_on_a_full_disk_notices_soon_that_there_is_room() -> None:
+    kit, store = filled(cleanFileForciblyEnable="false")
+    store.close()
+    kit.fake.space = used(95)
+    store = kit.opened(cleanFileForciblyEnable="false")
+    assert kit.put(store, message("T", 0, b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    kit.fake.space = used(20)
+    kit.runner.advance(11)
+    assert kit.put(store, message("T", 0, b"x")).status is PutStatus.PUT_OK
+
+
 # Readers
 
 
