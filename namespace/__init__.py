@@ -128,10 +128,12 @@ __all__ = [
 
 def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
-    if home is None:
+    if home is None and name != "sync":
         raise AttributeError(f"module 'cometmq' has no attribute {name!r}")
     from importlib import import_module
 
+    if home is None:  # `cometmq.sync.connect(...)` needs no import of its own
+        return import_module("cometmq.sync")
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import urllib.request
 from pathlib import Path
@@ -10,7 +11,6 @@ from urllib.error import URLError
 
 import pytest
 
-import cometmq
 from cometmq.testing import EmbeddedBroker
 from support.server_process import ServerProcess, free_port
 
@@ -32,15 +32,15 @@ def answers(port: int) -> bool:
     return True
 
 
-async def create_topic(broker: EmbeddedBroker) -> None:
-    async with cometmq.connect(broker.nameserver) as mq:
-        await mq.admin().create_topic("warn", read_queues=4, write_queues=4)
+def create_topic(broker: EmbeddedBroker) -> None:
+    argv = ["updateTopic", "-n", broker.nameserver, "-c", "DefaultCluster", "-t", "warn"]
+    subprocess.run([sys.executable, "-m", "cometmq.admin", *argv], check=True, timeout=60)
 
 
 async def test_a6_a_web_application_sends_and_listens(tmp_path: Path) -> None:
     port = free_port()
     with EmbeddedBroker(config={"autoCreateTopicEnable": False}) as broker:
-        await create_topic(broker)
+        await asyncio.to_thread(create_topic, broker)
         environ = {
             "NAMESRV_ADDR": broker.nameserver,
             "PORT": str(port),
