@@ -7,8 +7,9 @@ from cometmq.admin.command import Session, command, option
 from cometmq.admin.java_text import boolean
 from cometmq.admin.output import Table
 from cometmq.client.admin import MovedOffset
-from cometmq.client.errors import ClientError, ConsumerOffline
+from cometmq.client.errors import BrokerError, ClientError
 from cometmq.client.queues import MessageQueue
+from cometmq.protocol.codes import ResponseCode
 
 #: As a time: the end of every queue.
 THE_END = -1
@@ -59,13 +60,21 @@ async def reset_offset_by_time(
     told = f"topic[{topic}], force[{boolean(force)}], timestamp(string)[{text}], timestamp(long)[{millis}]"
     try:
         offsets = await session.admin.reset_offsets(group, topic, millis, force=force, route_topic=cluster)
-    except ConsumerOffline:
+    except BrokerError as error:
+        if not _needs_the_old_way(error):
+            raise
         moved = await session.admin.reset_offsets_offline(group, topic, millis, force=force)
         session.out.line(f"reset consumer offset by specified consumerGroup[{group}], {told}")
         _show_moved(session, moved, "#resetOffset")
         return
     session.out.line(f"start reset consumer offset by specified, group[{group}], {told}")
     _show_offsets(session, offsets)
+
+
+def _needs_the_old_way(error: BrokerError) -> bool:
+    """Brokers of 4.x reset only groups whose members are online, and that have an offset in every queue."""
+    never_consumed = error.code == ResponseCode.SYSTEM_ERROR and error.remark.startswith("THe consumer group <")
+    return error.code == ResponseCode.CONSUMER_NOT_ONLINE or never_consumed
 
 
 async def _reset_queue(session: Session, group: str, queue: MessageQueue, millis: int, offset: int | None) -> None:
@@ -127,7 +136,9 @@ async def skip_accumulated_message(
 ) -> None:
     try:
         offsets = await session.admin.reset_offsets(group, topic, THE_END, force=force, route_topic=cluster)
-    except ConsumerOffline:
+    except BrokerError as error:
+        if not _needs_the_old_way(error):
+            raise
         moved = await session.admin.reset_offsets_offline(group, topic, THE_END, force=force)
         _show_moved(session, moved, "#rollbackOffset")
         return
