@@ -131,6 +131,11 @@ class CommitLog:
         """Where the next record will stand."""
         return self._marks.appended
 
+    @property
+    def confirmed_offset(self) -> int:
+        """Up to here the log may be shown to anybody."""
+        return self._marks.confirmed
+
     def is_hot(self, offset: int, memory: int) -> bool:
         """Whether a record there is taken to be in memory: no further from the end than `memory` bytes."""
         return self._marks.appended - offset <= memory

@@ -17,7 +17,7 @@ from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.tickets import Watermarks
 
 if TYPE_CHECKING:
-    from cometmq.broker.store.runner import Runner
+    from cometmq.broker.store.runner import Handle, Runner
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +86,9 @@ class Dispatch:
         self._fed: deque[tuple[int, int, list[DispatchRequest]]] = deque()
         self._waiting = 0
         self._failures = 0
-        self._retrying = False
+        self._retry: Handle | None = None
         self._passing = False
+        self._stopped = False
         #: Store time of the last record that was dispatched.
         self.timestamp = 0
 
@@ -118,7 +119,7 @@ class Dispatch:
 
     def run(self) -> None:
         """Bring the dispatchers up to `confirmed`. A long way goes in passes, one a turn."""
-        if self._retrying or self._passing:
+        if self._retry is not None or self._passing or self._stopped:
             return
         marks = self._marks
         fed = self._fed
@@ -136,7 +137,11 @@ class Dispatch:
                 self._waiting -= len(requests)
                 continue
             until = min(marks.confirmed, fed[0][0]) if fed else marks.confirmed
-            requests, end = self._reader.requests(at, until, PASS_SIZE)
+            try:
+                requests, end = self._reader.requests(at, until, PASS_SIZE)
+            except OSError as error:
+                self._failed(error)
+                return
             if end == at:
                 # A record that is not complete yet: a replica gets the rest later.
                 return
@@ -152,20 +157,27 @@ class Dispatch:
         self.run()
 
     def catch_up(self) -> None:
-        """All of it now, in one go: before a close."""
+        """All of it now, in one go: before a close. What failed a moment ago is tried once more."""
         self._passing = False
-        while self.behind and not self._retrying:
+        self._end_retry()
+        while self.behind and self._retry is None:
             before = self._marks.dispatched
             self.run()
             self._passing = False
             if self._marks.dispatched == before:
                 return
 
+    def stop(self) -> None:
+        """Nothing is dispatched any more: the directory may be somebody else's soon."""
+        self._stopped = True
+        self._end_retry()
+
     def _hand_out(self, requests: list[DispatchRequest], end: int) -> bool:
         if requests:
             try:
                 self.hand_over(requests)
-            except OSError as error:
+            except Exception as error:
+                # Whatever it is: those whose messages are in the log already must hear of that.
                 self._failed(error)
                 return False
         self._failures = 0
@@ -178,18 +190,30 @@ class Dispatch:
             dispatcher.dispatch(requests)
         self.timestamp = requests[-1].store_timestamp
 
-    def _failed(self, error: OSError) -> None:
+    def _failed(self, error: Exception) -> None:
         self._failures += 1
-        log.error("cannot write consume queues or index, attempt %d of %d: %s", self._failures, ATTEMPTS, error)
+        # Of the disk a line is enough; anything else is an error of a dispatcher.
+        trace = None if isinstance(error, OSError) else error
+        log.error(
+            "cannot write consume queues or index, attempt %d of %d: %s",
+            self._failures,
+            ATTEMPTS,
+            error,
+            exc_info=trace,
+        )
         if self._failures >= ATTEMPTS:
             self._flags.set(Flag.LOGICS_QUEUE_ERROR, f"consume queues cannot be written: {error}")
             return
-        self._retrying = True
-        self._runner.call_later(PAUSE, self._again)
+        self._retry = self._runner.call_later(PAUSE, self._again)
 
     def _again(self) -> None:
-        self._retrying = False
+        self._retry = None
         self.run()
+
+    def _end_retry(self) -> None:
+        retry, self._retry = self._retry, None
+        if retry is not None:
+            retry.cancel()
 
 
 class TellArrivals:
@@ -199,4 +223,8 @@ class TellArrivals:
         self._callback = callback
 
     def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
-        self._callback(requests)
+        try:
+            self._callback(requests)
+        except Exception:
+            # The messages are where they belong: that somebody cannot hear of them must not stop the store.
+            log.exception("whoever waits for messages failed")

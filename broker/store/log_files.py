@@ -115,7 +115,11 @@ class LogFile:
         self._holds -= 1
         if self._holds == 0:
             if self.retired:
-                self._remove()
+                try:
+                    self._remove()
+                except OSError as error:
+                    # Nothing that a reader could do about: who retired it tries again.
+                    log.error("cannot remove %s: %s", self.path, error)
             elif self._closing:
                 self.close()
 
@@ -326,8 +330,12 @@ class LogFiles:
         self._disk.remove_tree(self.folder)
 
     def close(self) -> None:
-        """Closes every file; the log can be used on."""
+        """Closes every file; the log can be used on.
+
+        A file that hangs on its readers stays: when they let it go the directory may be somebody else's.
+        """
         for file in self.files:
+            file.retired = False
             file.close()
         prepared = self._prepared
         if prepared is not None:

@@ -449,8 +449,8 @@ class Reading:
     # By physical offset
 
     def message_at(self, physical: int) -> Range | None:
-        """The record at a physical offset; None when no record begins there."""
-        head = self._log.record(physical, 8) if physical >= 0 else None
+        """The record at a physical offset; None when no record begins there, or it could still be lost (SYNC_FLUSH)."""
+        head = self._log.record(physical, 8) if 0 <= physical < self._log.confirmed_offset else None
         if head is None:
             return None
         with head:

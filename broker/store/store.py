@@ -234,8 +234,7 @@ class Store:
 
     def start(self) -> None:
         """From now on messages are taken, and files are flushed and cleaned by the clock."""
-        if not self._is_open:
-            raise StoreClosed("the store is not open", path=self.folder)
+        self._check_open()
         self._marks_on_disk.set_abort()
         self.flush.start()
         self.queue_flush.start()
@@ -270,6 +269,7 @@ class Store:
         self.queue_flush.stop()
         self.flush.finish()
         self.dispatch.catch_up()
+        self.dispatch.stop()
         in_order = self._save_all()
         self._close_files()
         if in_order and self.flags.writable and self.dispatch.behind == 0:
@@ -313,6 +313,7 @@ class Store:
 
     def append_raw(self, offset: int, data: Buffer) -> None:
         """Append bytes of a master's log at exactly the end of this one: what a replica does."""
+        self._check_open()
         self.commit_log.append_raw(offset, data)
         self.flush.appended([])
 
@@ -347,11 +348,11 @@ class Store:
 
     def query(self, topic: str, key: str, max_count: int, begin: int = 0, end: int = (1 << 63) - 1) -> QueryResult:
         """Records with a key or unique key and a store time from `begin` to `end`; others with its hash among them."""
-        return self.reading.query(topic, key, max_count, begin, end)
+        return self.reading.query(topic, key, max_count, begin, end) if self._is_open else QueryResult([], 0, 0)
 
     def message_by_unique_key(self, topic: str, unique_key: str) -> Range | None:
         """The newest record with exactly this unique key."""
-        return self.reading.message_by_unique_key(topic, unique_key)
+        return self.reading.message_by_unique_key(topic, unique_key) if self._is_open else None
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         """The first queue offset that can be read; 0 without a queue."""
@@ -366,19 +367,20 @@ class Store:
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp: int, boundary: Boundary = Boundary.LOWER) -> int:
         """The queue offset of a moment."""
+        self._check_open()
         return self.reading.offset_by_time(topic, queue_id, timestamp, boundary)
 
     def message_time(self, topic: str, queue_id: int, offset: int) -> int:
         """The store time of a message; -1 when it is not there."""
-        return self.reading.message_time(topic, queue_id, offset)
+        return self.reading.message_time(topic, queue_id, offset) if self._is_open else -1
 
     def earliest_time(self, topic: str, queue_id: int) -> int:
         """The store time of the first message of a queue; -1 without one."""
-        return self.reading.earliest_time(topic, queue_id)
+        return self.reading.earliest_time(topic, queue_id) if self._is_open else -1
 
     def is_hot(self, topic: str, queue_id: int, offset: int) -> bool:
         """Whether a message is there and taken to be in memory."""
-        queue = self.queues.get(topic, queue_id)
+        queue = self.queues.get(topic, queue_id) if self._is_open else None
         unit = queue.unit(offset) if queue is not None and offset < queue.max_offset else None
         return unit is not None and self.commit_log.is_hot(unit[0], self.reading.hot_memory)
 
@@ -390,6 +392,7 @@ class Store:
 
     def clean_expired_queues(self) -> list[tuple[str, int]]:
         """Remove queues whose records are all gone; their numbering begins anew."""
+        self._check_open()
         removed = self.cleaning.destroy_expired_queues(names.is_system_topic)
         for topic in {topic for topic, _ in removed}:
             self._gather.forget(topic)
@@ -397,6 +400,7 @@ class Store:
 
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; its records stay in the log until they expire."""
+        self._check_open()
         self.queues.delete_topic(topic)
         self._gather.forget(topic)
 
@@ -413,6 +417,10 @@ class Store:
         return gone
 
     # Inside
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise StoreClosed("the store is not open", path=self.folder)
 
     def _queue_end(self, topic: str, queue_id: int) -> int:
         queue = self.queues.get(topic, queue_id)

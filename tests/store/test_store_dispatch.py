@@ -203,3 +203,40 @@ def test_a_long_way_behind_is_caught_up_in_passes() -> None:
     kit.runner.advance(2)
     assert store.dispatch.behind == 0
     assert store.max_offset("T", 0) == 3001
+
+
+def test_a_dispatcher_that_fails_stops_dispatch_not_the_puts(caplog: pytest.LogCaptureFixture) -> None:
+    kit = StoreKit()
+    store = kit.opened()
+
+    class Broken:
+        calls = 0
+
+        def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
+            self.calls += 1
+            if self.calls < 3:
+                raise ValueError("an error of a plug-in")
+
+    broken = Broken()
+    store.dispatch.append(broken)
+    tickets = [kit.put(store, message("T", 0, b"a")), kit.put(store, message("T", 0, b"b"))]
+    assert [ticket.status for ticket in tickets] == [PutStatus.PUT_OK] * 2
+    assert store.dispatch.behind
+    kit.runner.advance(3)
+    assert store.dispatch.behind == 0
+    assert broken.calls == 4
+    assert bodies(store, "T", 0) == [b"a", b"b"]
+    assert "an error of a plug-in" in caplog.text
+
+
+def test_whoever_waits_for_messages_cannot_stop_dispatch(caplog: pytest.LogCaptureFixture) -> None:
+    kit = StoreKit()
+    store = kit.opened()
+
+    def deaf(requests: Sequence[DispatchRequest]) -> None:
+        raise ValueError("an error of a waiter")
+
+    store.dispatch.append(TellArrivals(deaf))
+    assert kit.put(store, message("T", 0, b"a")).status is PutStatus.PUT_OK
+    assert store.dispatch.behind == 0
+    assert "an error of a waiter" in caplog.text

@@ -147,10 +147,11 @@ def test_a_late_sync_is_told_but_the_message_is_stored() -> None:
     second = kit.put(store, message("T", 0, b"b"))
     kit.runner.advance(0.5)
     assert (first.status, second.status) == (PutStatus.FLUSH_DISK_TIMEOUT, None)
-    assert record_at(store, first.physical_offset).body == b"a"
+    assert store.message_at(first.physical_offset) is None, "a power loss could still take it"
     kit.runner.let_go("flush")
     kit.runner.run()
     assert (first.status, second.status) == (PutStatus.FLUSH_DISK_TIMEOUT, PutStatus.PUT_OK)
+    assert record_at(store, first.physical_offset).body == b"a"
     assert bodies(store, "T", 0) == [b"a", b"b"]
 
 
@@ -284,3 +285,18 @@ def test_no_timer_survives_a_close() -> None:
     store.close()
     kit.runner.advance(300)
     assert kit.runner.timers() == 0
+
+
+def test_sync_flush_shows_nothing_that_is_not_on_the_disk() -> None:
+    kit = sync_kit()
+    store = kit.opened()
+    kit.runner.hold("flush")
+    ticket = kit.put(store, message("T", 0, b"a", KEYS="k", UNIQ_KEY="U"))
+    assert ticket.status is None
+    assert store.max_offset("T", 0) == 0
+    assert store.message_at(ticket.physical_offset) is None
+    assert store.query("T", "k", 10).ranges == []
+    kit.runner.let_go("flush")
+    kit.runner.run()
+    assert ticket.status is PutStatus.PUT_OK
+    assert record_at(store, ticket.physical_offset).body == b"a"
