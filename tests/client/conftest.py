@@ -1,11 +1,30 @@
-"""A broker for the SDK's tests: ours, inside the test process. Every test has names of its own."""
+"""A broker for the SDK's tests: ours, inside the test process. Every test has names of its own.
 
-from collections.abc import AsyncIterator, Callable, Iterator
+The tests of `ON_EACH_LOOP` run on asyncio's loop and on uvloop; the others on uvloop, which most users have, alone.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import pytest
+import uvloop
 
 from cometmq.client import Client, connect
 from cometmq.testing import EmbeddedBroker
+
+
+#: What has to do with the loop: sockets, timers, tasks.
+ON_EACH_LOOP = {"test_producer", "test_producer_attempts", "test_push", "test_accumulate", "test_request_reply"}
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "uvloop": uvloop.new_event_loop,
+    "asyncio": asyncio.new_event_loop,
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loops of a test. Versions of pytest-asyncio that do not ask run all tests on asyncio's."""
+    return LOOPS if item.path.stem in ON_EACH_LOOP else {"uvloop": LOOPS["uvloop"]}
 
 
 @pytest.fixture(scope="session")
