@@ -220,3 +220,8 @@ def failure_line(name: str, error: CometMQError | OSError) -> str:
         )
     what = f"CODE: {code}  DESC: {text}" if isinstance(code, int) else text
     return f"{PROGRAM} {name}: {what}{'; ' if remedy else ''}{remedy}".replace("\n", " ")
+
+
+def tell_failure(name: str, error: CometMQError | OSError) -> None:
+    """Say on stderr what is missing in a list that goes on without it."""
+    print(failure_line(name, error), file=sys.stderr)

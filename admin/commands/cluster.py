@@ -1,12 +1,11 @@
 """clusterList: all brokers with their load."""
 
-import sys
 import time
 from collections.abc import Mapping
 
 import click
 
-from cometmq.admin.command import Session, command, failure_line, option, repeat
+from cometmq.admin.command import Session, command, option, repeat, tell_failure
 from cometmq.admin.output import Table
 from cometmq.client.errors import BrokerError
 from cometmq.protocol.bodies import BrokerData
@@ -64,7 +63,7 @@ async def _figures(session: Session, address: str) -> Mapping[str, str]:
     try:
         return await session.admin.broker_status(address)
     except (BrokerError, TransportError) as error:
-        print(failure_line("clusterList", error), file=sys.stderr)
+        tell_failure("clusterList", error)
         return {}
 
 

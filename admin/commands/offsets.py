@@ -31,7 +31,15 @@ THE_END = -1
     option("-b", "--broker", "broker", help="broker addr or name, with -q"),
     option("-q", "--queue", "queue_id", type=click.IntRange(0), help="queue id"),
     option("-o", "--offset", "offset", type=click.IntRange(0), help="Expect queue offset"),
-    option("-c", "--cluster", "cluster", help="Cluster name or lmq parent topic, lmq is used to find the route"),
+    # Scripts for 4.9 give it without a value, where it means C++ clients.
+    option(
+        "-c",
+        "--cluster",
+        "cluster",
+        is_flag=False,
+        flag_value="",
+        help="Cluster name or lmq parent topic, lmq is used to find the route",
+    ),
     help="Reset consumer offset by timestamp(without client restart).",
 )
 async def reset_offset_by_time(
@@ -59,7 +67,7 @@ async def reset_offset_by_time(
         raise click.UsageError("-q and -o are for one queue: give -b and -q")
     told = f"topic[{topic}], force[{boolean(force)}], timestamp(string)[{text}], timestamp(long)[{millis}]"
     try:
-        offsets = await session.admin.reset_offsets(group, topic, millis, force=force, route_topic=cluster)
+        offsets = await session.admin.reset_offsets(group, topic, millis, force=force, route_topic=cluster or None)
     except BrokerError as error:
         if not _needs_the_old_way(error):
             raise

@@ -3,11 +3,11 @@
 import click
 
 from cometmq.admin.arguments import broker_address
-from cometmq.admin.command import Session, command, option
+from cometmq.admin.command import Session, command, option, tell_failure
 from cometmq.admin.java_text import plain_time
 from cometmq.admin.output import Table
 from cometmq.client.admin import NoProgress, version_name
-from cometmq.client.errors import BrokerError, ClientError
+from cometmq.client.errors import BrokerError, ClientError, ConsumerOffline
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
 from cometmq.protocol.bodies import ConsumerConnection, ConsumeStats
@@ -75,8 +75,8 @@ async def _clients_by_queue(session: Session, group: str) -> dict[MessageQueue, 
             info = await session.admin.running_info(group, member.client_id)
             ip = member.client_id.partition("@")[0]
             owners |= dict.fromkeys((MessageQueue.from_wire(queue) for queue in info.mq_table), ip)
-    except (BrokerError, ClientError, TransportError):
-        return owners  # the progress is what was asked for
+    except (BrokerError, ClientError, TransportError) as error:
+        tell_failure("consumerProgress", error)  # the progress is what was asked for
     return owners
 
 
@@ -103,14 +103,20 @@ async def _all_groups(session: Session) -> None:
 async def _stats_of(session: Session, group: str) -> ConsumeStats:
     try:
         return await session.admin.consume_stats(group)
-    except (NoProgress, BrokerError, TransportError):
+    except NoProgress:
+        return ConsumeStats()
+    except (BrokerError, TransportError) as error:
+        tell_failure("consumerProgress", error)
         return ConsumeStats()
 
 
 async def _connection_of(session: Session, group: str) -> ConsumerConnection | None:
     try:
         return await session.admin.consumer_connection(group)
-    except (BrokerError, TransportError):
+    except ConsumerOffline:
+        return None
+    except (BrokerError, TransportError) as error:
+        tell_failure("consumerProgress", error)
         return None
 
 

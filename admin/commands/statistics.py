@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from cometmq.admin.command import Session, command, option
+from cometmq.admin.command import Session, command, option, tell_failure
 from cometmq.admin.output import Table
 from cometmq.client.errors import BrokerError, ClientError
 from cometmq.protocol import names
@@ -40,8 +40,9 @@ async def _rows(session: Session, topic: str, active: bool) -> list[tuple[object
     try:
         masters = await session.admin.masters_of_topic(topic)
         groups = await session.admin.groups_of_topic(topic)
-    except (BrokerError, ClientError, TransportError):
-        return []  # gone since it was listed, or its brokers are
+    except (BrokerError, ClientError, TransportError) as error:
+        tell_failure("statsAll", error)  # gone since it was listed, or its brokers are
+        return []
     in_tps, in_sum = await _figure(session, masters, "TOPIC_PUT_NUMS", topic)
     if not groups:
         row = (topic, "", 0, f"{in_tps:.2f}", "", in_sum, "NO_CONSUMER")
@@ -61,7 +62,10 @@ async def _figure(session: Session, masters: Iterable[str], name: str, key: str)
     for address in masters:
         try:
             data = await session.admin.broker_stats(address, name, key)
-        except (BrokerError, TransportError):
+        except BrokerError:
+            continue  # nothing was sent or consumed there yet
+        except TransportError as error:
+            tell_failure("statsAll", error)
             continue
         tps += data.stats_minute.tps if data.stats_minute is not None else 0.0
         total += _sum_of_day(data)
@@ -79,7 +83,8 @@ async def _accumulation(session: Session, masters: Iterable[str], group: str, to
     for address in masters:
         try:
             stats = await session.admin.consume_stats_on(address, group, topic)
-        except (BrokerError, TransportError):
+        except (BrokerError, TransportError) as error:
+            tell_failure("statsAll", error)
             continue
         behind += sum(each.broker_offset - each.consumer_offset for each in stats.offset_table.values())
     return max(behind, 0)

@@ -2,7 +2,7 @@
 
 import json
 
-from cometmq.admin.command import Session, command, option
+from cometmq.admin.command import Session, command, option, tell_failure
 from cometmq.admin.java_text import hash_order, human_time, route_text
 from cometmq.admin.output import Form, Table
 from cometmq.client.consumer.allocate import Averagely
@@ -44,10 +44,11 @@ async def topic_list(session: Session, *, by_cluster: bool) -> None:
 
 
 async def _groups(session: Session, topic: str) -> list[str]:
-    """Who consumes a topic; nobody when it cannot be told, so that the list goes on."""
+    """Who consumes a topic; nobody, and a line on stderr, when it cannot be told: the list goes on."""
     try:
         return await session.admin.groups_of_topic(topic)
-    except (BrokerError, ClientError, TransportError):
+    except (BrokerError, ClientError, TransportError) as error:
+        tell_failure("topicList", error)
         return []
 
 

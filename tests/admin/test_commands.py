@@ -193,6 +193,8 @@ def test_one_queue_is_reset_by_name_or_address_of_its_broker(mqadmin: Run, broke
     assert rows["diffTotal"] == 0
     assert {row["qid"]: row["consumerOffset"] for row in rows["queues"]}[1] == 3
     mqadmin("updateSubGroup", "-b", broker.address, "-g", "CloneGroup")
+    old_flag = mqadmin("resetOffsetByTime", "-g", "ResetGroup", "-t", "ResetOne", "-s", "now", "-c")
+    assert old_flag.exit_code == 0, old_flag.stderr
     cloned = mqadmin("cloneGroupOffset", "-s", "ResetGroup", "-d", "CloneGroup", "-t", "ResetOne")
     assert cloned.stdout == (
         "clone group offset success. srcGroup[ResetGroup], destGroup=[CloneGroup], topic[ResetOne]\n"
@@ -291,3 +293,27 @@ def test_store_is_checked(mqadmin: Run, tmp_path: Path) -> None:
     assert broken.exit_code == 1
     assert "DEFECT" in broken.stdout
     assert "defects; python -m cometmq.broker.store check --repair" in broken.stderr
+
+
+def test_sent_message_is_traced_when_asked(mqadmin: Run, broker: EmbeddedBroker) -> None:
+    mqadmin("updateTopic", "-b", broker.address, "-t", "RMQ_SYS_TRACE_TOPIC", "-r", "1", "-w", "1")
+    sent = json.loads(mqadmin("sendMessage", "-t", "Traced", "-p", "x", "-m", "true", "--json").stdout)
+    deadline = time.monotonic() + 60
+    found = mqadmin("queryMsgByKey", "-t", "RMQ_SYS_TRACE_TOPIC", "-k", sent[0]["msgId"])
+    while found.exit_code and time.monotonic() < deadline:
+        time.sleep(0.05)
+        found = mqadmin("queryMsgByKey", "-t", "RMQ_SYS_TRACE_TOPIC", "-k", sent[0]["msgId"])
+    assert found.exit_code == 0, found.stderr
+
+
+def test_id_that_a_producer_made_up_leads_to_no_other_file(mqadmin: Run, tmp_path: Path) -> None:
+    """The file with the body is named by a property, and properties are what producers like."""
+    from cometmq.admin.commands.messages import body_folder, save_body
+    from cometmq.client.admin.queries import looked_up
+    from cometmq.protocol.record import Record
+
+    properties = b"UNIQ_KEY\x01../../../evil\x02"
+    record = Record(1, 0, 0, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, b"body", "T", properties)
+    path = save_body(looked_up(record, "broker-a"))
+    assert Path(path).parent == Path(body_folder())
+    assert Path(path).read_bytes() == b"body"
