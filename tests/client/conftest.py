@@ -12,7 +12,6 @@ import uvloop
 from cometmq.client import Client, connect
 from cometmq.testing import EmbeddedBroker
 
-
 #: What has to do with the loop: sockets, timers, tasks.
 ON_EACH_LOOP = {"test_producer", "test_producer_attempts", "test_push", "test_accumulate", "test_request_reply"}
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
