@@ -118,12 +118,13 @@ class Forwarder:
     async def _forward(self, messages: Sequence[ReceivedMessage]) -> None:
         """Messages of one queue: those of one key one after the other, different keys side by side."""
         queue = messages[0].queue
+        queues = await self._producer.queues(self._topic)
         sent = self._ahead.pop(queue, set())
         lanes: dict[str | int, list[ReceivedMessage]] = {}
         for number, message in enumerate(messages):
             if message.queue_offset not in sent:
                 lanes.setdefault(self._lane_of(message, number), []).append(message)
-        ends = await asyncio.gather(*(self._send_all(lane, sent) for lane in lanes.values()))
+        ends = await asyncio.gather(*(self._send_all(lane, queues, sent) for lane in lanes.values()))
         failed = [message for message in ends if message is not None]
         if not failed:
             return
@@ -138,11 +139,13 @@ class Forwarder:
             return f"key {key}"
         return number if self._spread else "queue"
 
-    async def _send_all(self, lane: list[ReceivedMessage], sent: set[int]) -> ReceivedMessage | None:
+    async def _send_all(
+        self, lane: list[ReceivedMessage], queues: list[MessageQueue], sent: set[int]
+    ) -> ReceivedMessage | None:
         """Send one after the other; the first that failed, or None."""
         for message in lane:
             try:
-                await self._send(message)
+                await self._producer.send_prepared(self._outgoing(message), self._queue_for(message, queues))
             except Exception as error:
                 # Also what a selector raises: the other lanes have to come to their end before anything is tried again.
                 trace = None if isinstance(error, CometMQError) else error
@@ -153,16 +156,13 @@ class Forwarder:
             self.forwarded[message.queue] += 1
         return None
 
-    async def _send(self, message: ReceivedMessage) -> None:
-        await self._producer.send_prepared(self._outgoing(message), await self._queue_for(message))
-
-    async def _queue_for(self, message: ReceivedMessage) -> MessageQueue | None:
+    def _queue_for(self, message: ReceivedMessage, queues: list[MessageQueue]) -> MessageQueue | None:
         key = message.sharding_key
         if key is None:
             if self._spread:
                 return None
             key = f"{message.queue.broker_name}-{message.queue.queue_id}"
-        return self._selector(await self._producer.queues(self._topic), Message(message.body), key)
+        return self._selector(queues, Message(message.body), key)
 
     def _outgoing(self, message: ReceivedMessage) -> Outgoing:
         """The message with its own id and properties."""

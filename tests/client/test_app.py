@@ -155,6 +155,7 @@ async def test_an_application_starts_again_and_its_producer_sends_only_while_it_
     producer = app.producer(name("PG"))
     with pytest.raises(cometmq.Closed, match="does not run"):
         await producer.send(name("T"), b"too early")
+    before = asyncio.all_tasks()
     for _ in range(2):
         async with app.lifespan(None):
             assert (await producer.send(name("T"), b"x")).status is cometmq.SendStatus.SEND_OK
@@ -166,6 +167,7 @@ async def test_an_application_starts_again_and_its_producer_sends_only_while_it_
                 app.listener("T", group="G")
             with pytest.raises(RuntimeError, match="runs already"):
                 await app.start()
+        assert asyncio.all_tasks() == before, "something was left behind"
         with pytest.raises(cometmq.Closed):
             _ = app.mq
     with pytest.raises(ValueError, match="already"):
