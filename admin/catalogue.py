@@ -53,6 +53,7 @@ ENTRIES = (
     Entry("Messages", "queries", "queryMsgByUniqueKey", "Query Message by Unique key."),
     Entry("Messages", "queries", "queryMsgByOffset", "Query Message by offset."),
     Entry("Messages", "reading", "printMsg", "Print Message Detail."),
+    Entry("Messages", "reading", "printMsgByQueue", "Print Message Detail by queueId."),
     Entry("Messages", "reading", "consumeMessage", "Consume message."),
     Entry("Messages", "sending", "sendMessage", "Send a message."),
     Entry("Cluster and brokers", "cluster", "clusterList", "List cluster infos."),

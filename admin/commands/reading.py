@@ -1,13 +1,15 @@
-"""Reading queues: printMsg, consumeMessage. Nothing is committed by it."""
+"""Reading queues: printMsg, printMsgByQueue, consumeMessage. Nothing is committed by it."""
 
 import codecs
 import time
+from collections import Counter
 
 import click
 
 from cometmq.admin.arguments import timestamp
 from cometmq.admin.command import Session, command, option
 from cometmq.admin.commands.messages import message_line, message_object, pulled_properties
+from cometmq.admin.output import Table
 from cometmq.client.admin.queries import TOOLS_GROUP, looked_up
 from cometmq.client.consumer.pulling import Pulled
 from cometmq.client.queues import MessageQueue
@@ -20,6 +22,13 @@ BATCH = 32
 _DONE = ("NO_NEW_MSG", "OFFSET_ILLEGAL")
 
 When = tuple[str, int] | None
+
+
+def _check_charset(name: str) -> None:
+    try:
+        codecs.lookup(name)
+    except LookupError:
+        raise click.UsageError(f"-c: there is no charset {name!r}") from None
 
 
 @command(
@@ -44,10 +53,7 @@ async def print_msg(
     with_body: bool,
     parent: str | None,
 ) -> None:
-    try:
-        codecs.lookup(charset)
-    except LookupError:
-        raise click.UsageError(f"-c: there is no charset {charset!r}") from None
+    _check_charset(charset)
     reader = Reader(session, charset=charset if with_body else None, expression=expression)
     for queue in await session.admin.read_queues_of(topic, route_topic=parent):
         first, last = await reader.ends(queue, begin, end)
@@ -59,6 +65,52 @@ async def print_msg(
             if pulled.status in _DONE:
                 break
         session.out.line("-" * 56)
+    session.out.result(reader.found)
+
+
+@command(
+    "printMsgByQueue",
+    _TOPIC,
+    option("-a", "--brokerName", "broker", required=True, help="broker name"),
+    option("-i", "--queueId", "queue_id", type=click.IntRange(0), required=True, help="queue id"),
+    option("-c", "--charsetName", "charset", default="utf-8", help="CharsetName(eg: UTF-8,GBK)"),
+    option("-s", "--subExpression", "expression", default="*", help="Subscribe Expression(eg: TagA || TagB)"),
+    option("-b", "--beginTimestamp", "begin", type=timestamp, help=_BEGIN),
+    option("-e", "--endTimestamp", "end", type=timestamp, help=_END),
+    option("-p", "--printMsg", "with_messages", type=bool, default=False, help="print messages"),
+    option("-d", "--printBody", "with_body", type=bool, default=False, help="print body"),
+    option("-f", "--calculate", "count_tags", type=bool, default=False, help="count messages by tag"),
+    help="Print Message Detail by queueId.",
+)
+async def print_msg_by_queue(
+    session: Session,
+    *,
+    topic: str,
+    broker: str,
+    queue_id: int,
+    charset: str,
+    expression: str,
+    begin: When,
+    end: When,
+    with_messages: bool,
+    with_body: bool,
+    count_tags: bool,
+) -> None:
+    _check_charset(charset)
+    await session.admin.topic_route(topic)
+    reader = Reader(
+        session, charset=charset if with_body else None, expression=expression, show=with_messages, tell_status=False
+    )
+    queue = MessageQueue(topic, broker, queue_id)
+    offset, last = await reader.ends(queue, begin, end)
+    while offset < last:
+        pulled = await reader.pull(queue, offset, BATCH)
+        offset = pulled.next_offset
+        if pulled.status != "FOUND":
+            break
+    if count_tags:
+        tags = Counter(str(each["tags"]) for each in reader.found)
+        session.out.table(Table(("Tag", "Count"), "Tag: %-30s Count: %s", tags.most_common()))
     session.out.result(reader.found)
 
 
@@ -136,12 +188,16 @@ class Reader:
         expression: str = "*",
         group: str = TOOLS_GROUP,
         announce: bool = False,
+        show: bool = True,
+        tell_status: bool = True,
     ) -> None:
         self._session = session
         self._charset = charset
         self._expression = expression
         self._group = group
         self._announce = announce
+        self._show = show
+        self._tell_status = tell_status
         self.found: list[dict[str, object]] = []
 
     async def ends(self, queue: MessageQueue, begin: When, end: When) -> tuple[int, int]:
@@ -173,8 +229,11 @@ class Reader:
             for record in pulled.records:
                 message = looked_up(record, queue.broker_name)
                 body = "NOT PRINT BODY" if self._charset is None else message.body.decode(self._charset, "replace")
-                out.line(message_line(message, pulled_properties(message, pulled), body))
+                if self._show:
+                    out.line(message_line(message, pulled_properties(message, pulled), body))
                 self.found.append(message_object(message))
+        elif not self._tell_status:
+            return pulled
         elif pulled.status == "NO_MATCHED_MSG":
             out.line(f"{queue} no matched msg. {status}")
         else:

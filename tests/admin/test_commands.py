@@ -137,6 +137,14 @@ def test_messages_are_printed(mqadmin: Run, working: WorkingClient) -> None:
     assert "MSGID" not in none.stdout
 
 
+def test_messages_of_one_queue_are_printed_and_counted(mqadmin: Run, working: WorkingClient) -> None:
+    one = ("printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "3")
+    bodies = [line.rpartition("BODY: ")[2] for line in mqadmin(*one, "-p", "true", "-d", "true").stdout.splitlines()]
+    assert bodies[:3] == ["admin 3", "admin 7", "admin 11"]  # a message that was sent again may follow
+    assert mqadmin(*one, "-f", "true").stdout == f"Tag: {'TagA':<30} Count: {len(bodies)}\n"
+    assert mqadmin(*one).stdout == ""
+
+
 def test_messages_are_consumed_by_the_tool(mqadmin: Run, working: WorkingClient) -> None:
     result = mqadmin("consumeMessage", "-t", TOPIC, "-b", "broker-a", "-i", "2", "-o", "1", "-c", "1")
     assert "The oldler 1 message will be provided" in result.stdout

@@ -79,6 +79,7 @@ SAME = [
     "getConsumerConfig",
     "queryMsgByKey",
     "consumeMessage-queue",
+    "printMsgByQueue",
     "brokerStatus",
     "brokerStatus-cluster",
     "brokerConsumeStats",
