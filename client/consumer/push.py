@@ -7,7 +7,7 @@ here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consu
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
@@ -301,9 +301,9 @@ class PushConsumer(GroupMember):
 
     # Handing out
 
-    def _take(self) -> list[ReceivedMessage] | None:
-        """The next messages, noted as unsettled; None when there are none."""
-        while (taken := self.line.take(self._batch_size)) is not None:
+    def _take(self, most: int) -> list[ReceivedMessage] | None:
+        """The next messages, all of one queue and noted as unsettled; None when there are none."""
+        while (taken := self.line.take(most)) is not None:
             source, messages = taken
             if self.ordered and not self._may_consume(source, messages):
                 continue
@@ -345,26 +345,42 @@ class PushConsumer(GroupMember):
 
     async def __anext__(self) -> ReceivedMessage:
         """The next message, as soon as fewer than `concurrency` are unsettled. Ends when the consumer closes."""
+        messages = await self._next(1)
+        if messages is None:
+            raise StopAsyncIteration
+        return messages[0]
+
+    async def batches(self, size: int) -> AsyncIterator[list[ReceivedMessage]]:
+        """Up to `size` messages of one queue at a time; each of them is settled by itself."""
+        if size < 1:
+            raise ValueError(f"a batch of {size} messages holds none")
+        while (messages := await self._next(size)) is not None:
+            yield messages
+
+    async def _next(self, most: int) -> list[ReceivedMessage] | None:
+        """Messages for somebody who iterates; None when the consumer closes."""
         while self._state == "open":
             if len(self._unsettled) >= self.concurrency:
                 waiter: asyncio.Future[None] = self._loop.create_future()
                 self._slot_waiters.append(waiter)
                 await waiter
                 continue
-            messages = self._take()
+            messages = self._take(most)
             if messages is not None:
                 if self._hooks.consumes:
-                    self._contexts[messages[0]] = self._before(messages), self._loop.time()
-                return messages[0]
+                    now = self._loop.time()
+                    for message in messages:
+                        self._contexts[message] = self._before([message]), now
+                return messages
             await self.line.wait()
-        raise StopAsyncIteration
+        return None
 
     # By handlers
 
     async def _work(self) -> None:
         in_a_row = 0
         while self._state == "open":
-            messages = self._take()
+            messages = self._take(self._batch_size)
             if messages is None:
                 in_a_row = 0
                 await self.line.wait()

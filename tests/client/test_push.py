@@ -124,6 +124,24 @@ async def test_iteration_hands_out_one_at_a_time(mq: Client, name: Name) -> None
     assert len(got) == 5
 
 
+async def test_iteration_by_batches(mq: Client, name: Name) -> None:
+    async with mq.producer(name("PG")) as producer:
+        await producer.send_batch(name("T"), [b"%d" % number for number in range(25)])
+    got: list[bytes] = []
+    async with mq.push_consumer(name("CG"), {name("T"): "*"}, start_from="first") as consumer:
+        async for batch in consumer.batches(10):
+            assert 1 <= len(batch) <= 10
+            assert len({message.queue for message in batch}) == 1
+            for message in batch:
+                async with message.process():
+                    got.append(message.body)
+            if len(got) == 25:
+                break
+        with pytest.raises(ValueError, match="holds none"):
+            await anext(consumer.batches(0))
+    assert got == [b"%d" % number for number in range(25)]
+
+
 async def test_a_failure_comes_again_after_its_delay_and_ends_with_the_dead_letters(name: Name) -> None:
     """Sixteen tries at the table's delays, on a clock that is moved."""
     topic, group = name("T"), "CG_retries"

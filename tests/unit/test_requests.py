@@ -61,7 +61,11 @@ REFUSALS: dict[tuple[int, int], type[Header]] = {
     (RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.QUERY_NOT_FOUND): NoHeader,
 }
 
-MODULES = [value for value in vars(requests).values() if isinstance(value, ModuleType)]
+MODULES = [
+    value
+    for value in vars(requests).values()
+    if isinstance(value, ModuleType) and value.__name__.startswith(f"{requests.__name__}.")
+]
 
 #: Every declared type once, under a name that says where it is declared.
 TYPES = {
