@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from cometmq.broker.store.disk import Disk
-from cometmq.broker.store.log_files import LogFile, LogFiles
+from cometmq.broker.store.log_files import LogFile, LogFiles, sync_folder
 
 #: Of RocketMQ, whatever the machine has: the unit of "least pages".
 PAGE_SIZE: Final = 4096
@@ -130,7 +130,7 @@ class Flush:
                     raise
         for folder in self._folders:
             with contextlib.suppress(FileNotFoundError):
-                self._upkeep.disk.sync_dir(folder)
+                sync_folder(self._upkeep.disk, folder)
         self._synced = True
 
     def finish(self) -> bool:
@@ -231,7 +231,7 @@ class AppendLog:
         if self.fresh is not None and not self.fresh.retired:
             # A power loss must not take this file and leave the next one: that would be a hole in the log.
             self.fresh.sync()
-            self._upkeep.disk.sync_dir(folder)
+            sync_folder(self._upkeep.disk, folder)
         file = self.fresh = self.files.create(start)
         self._upkeep.folders |= folders
         return file

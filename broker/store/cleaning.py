@@ -17,6 +17,7 @@ from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
 from cometmq.broker.store.disk import Disk, DiskUsage
 from cometmq.broker.store.errand import Errand
+from cometmq.broker.store.errors import StoreError, SyncFailed
 from cometmq.broker.store.index import Index
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.options import StoreOptions
@@ -142,13 +143,32 @@ class Cleaning:
 
     def run(self) -> None:
         """One round, in steps. Nothing happens while one is under way."""
-        if self._running or self._stopped:
-            return
+        if not self._running and not self._stopped:
+            self._attempt(self._round)
+
+    def _attempt(self, step: Callable[[], None]) -> None:
+        """A step that fails ends its round; the next one tries again, unless the disk has lost something."""
+        try:
+            step()
+        except (OSError, StoreError) as error:
+            self._failed("cannot remove files", error)
+
+    def _failed(self, what: str, error: Exception) -> None:
+        self._running = False
+        if isinstance(error, SyncFailed):
+            self._flags.sync_failed("the consume queues or of a folder", error)
+        else:
+            log.error("%s: %s", what, error)
+
+    def _round(self) -> None:
         needed, immediately = self.check_space()
         by_hour = self._clock.local(self._clock.wall()).hour in self._options.delete_hours
         manual = self._manual > 0
         if manual:
             self._manual -= 1
+        if self._flags.unsafe:
+            # The log may be all that is left of the queues.
+            return
         self._let_go_of_hanging()
         if by_hour or needed or manual:
             forced = immediately and self._options.clean_file_forcibly_enable
@@ -165,16 +185,17 @@ class Cleaning:
             self._clean_queues()
             return
         log.info("removing %s: %s", file.path, "the disk is full" if forced else "it has expired")
-        file.retired = True
         if file.holds:
             # It goes with its last reader. The files after it wait: the log must not get a hole.
             self._queues.flush()
+            file.retired = True
             self._hanging = file, self._clock.monotonic()
             self._remove_next(forced, 0)
             return
 
         # Without its records the queues cannot be rebuilt: their numbering must be on the disk before the file goes.
         flush = self._queues.begin_flush()
+        file.retired = True
 
         def remove() -> None:
             flush.sync()
@@ -184,15 +205,21 @@ class Cleaning:
             self._errand = None
             flush.finish()
             if error is not None:
-                log.error("cannot remove %s: %s", file.path, error)
-                file.retired = self._running = False
+                file.retired = False
+                self._failed(f"cannot remove {file.path}", error)
                 return
-            file.retire(force=True)
-            pause = self._options.delete_commit_log_files_interval / 1000
-            if not self._stopped:
-                self._step = self._runner.call_later(pause, lambda: self._remove_next(forced, left - 1))
+            self._attempt(lambda: self._removed(file, forced, left))
 
         self._errand = Errand(self._runner, remove, done, lane="clean")
+
+    def _removed(self, file: LogFile, forced: bool, left: int) -> None:
+        file.retire(force=True)
+        pause = self._options.delete_commit_log_files_interval / 1000
+        if not self._stopped:
+            following = left - 1
+            self._step = self._runner.call_later(
+                pause, lambda: self._attempt(lambda: self._remove_next(forced, following))
+            )
 
     def _next_expired(self, forced: bool) -> LogFile | None:
         files = self._log.files.files
@@ -202,7 +229,11 @@ class Cleaning:
         # Never the file that is written.
         if oldest.end > self._log.max_offset:
             return None
-        expires = oldest.modified() * 1000 + self._options.file_reserved_time * _HOUR
+        try:
+            expires = oldest.modified() * 1000 + self._options.file_reserved_time * _HOUR
+        except FileNotFoundError:
+            log.error("%s is gone: somebody has removed it", oldest.path)
+            return oldest
         return oldest if forced or self._clock.wall() >= expires else None
 
     def _let_go_of_hanging(self) -> None:
@@ -213,8 +244,8 @@ class Cleaning:
             self._hanging = None
         elif self._clock.monotonic() - since >= self._options.destroy_maped_file_interval_forcibly / 1000:
             log.warning("%s is removed although somebody still reads it", file.path)
-            self._hanging = None
             file.retire(force=True)
+            self._hanging = None
 
     # Queues and index follow the log
 
@@ -244,7 +275,7 @@ class Cleaning:
 
     def _again(self, pause: float, queues: Iterator[AnyQueue], minimum: int) -> None:
         if not self._stopped:
-            self._step = self._runner.call_later(pause, lambda: self._walk(queues, minimum))
+            self._step = self._runner.call_later(pause, lambda: self._attempt(lambda: self._walk(queues, minimum)))
 
     # What an operator asks for
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from cometmq.broker.store.disk import Buffer, Disk
 from cometmq.broker.store.errand import Errand
-from cometmq.broker.store.errors import FileMissing, StoreError
+from cometmq.broker.store.errors import FileMissing, StoreError, SyncFailed
 from cometmq.broker.store.log_files import LogFile, LogFiles, file_name
 from cometmq.broker.store.runner import Runner
 from cometmq.broker.store.tickets import Watermarks
@@ -92,6 +92,7 @@ class CommitLog:
         runner: Runner,
         reserve_step: int = 16 << 20,
         tight: Callable[[], None] | None = None,
+        unsafe: Callable[[SyncFailed], object] | None = None,
     ) -> None:
         self.files = LogFiles(disk, folder, file_size, durable=True)
         self.file_size = file_size
@@ -102,6 +103,8 @@ class CommitLog:
         self._max_step = reserve_step
         #: Told when blocks could not be reserved: the disk is nearly full.
         self._tight = tight
+        #: Told when a new file could not be saved.
+        self._unsafe = unsafe
         self._reserved = 0
         self._step = min(_FIRST_STEP, reserve_step)
         self._reserving = False
@@ -174,7 +177,15 @@ class CommitLog:
 
     def file_at(self, start: int) -> LogFile:
         """The file that begins at `start`, made now if it was not made ahead. OSError when it cannot be made."""
-        return self.files.find(start) or self.files.create(start)
+        try:
+            return self.files.find(start) or self.files.create(start)
+        except SyncFailed as error:
+            self._tell_unsafe(error)
+            raise
+
+    def _tell_unsafe(self, error: SyncFailed) -> None:
+        if self._unsafe is not None:
+            self._unsafe(error)
 
     def erase(self, file: LogFile, position: int, end: int) -> None:
         """Zeros over what a failed or torn write left: recovery must never take it for a record.
@@ -250,7 +261,9 @@ class CommitLog:
 
         def done(_: None, error: Exception | None) -> None:
             self._prepare_errand = None
-            if error is not None:
+            if isinstance(error, SyncFailed):
+                self._tell_unsafe(error)
+            elif error is not None:
                 # The append that needs the file will try again, and tell.
                 log.warning("cannot make %s/%s ahead: %s", self.folder, file_name(start), error)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
+from cometmq.broker.store.errors import SyncFailed
 from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.tickets import Watermarks
 
@@ -28,6 +29,8 @@ PASS_SIZE: Final = 1024
 #: Attempts to write queues, and the seconds between them, before the store stops taking messages.
 ATTEMPTS: Final = 30
 PAUSE: Final = 1.0
+#: Nothing is dispatched any more: queues that could not be saved must not grow as if they had been.
+_QUEUES_LOST: Final = int(Flag.LOGICS_QUEUE_ERROR)
 
 
 class DispatchRequest(msgspec.Struct, frozen=True, gc=False):
@@ -119,7 +122,7 @@ class Dispatch:
 
     def run(self) -> None:
         """Bring the dispatchers up to `confirmed`. A long way goes in passes, one a turn."""
-        if self._retry is not None or self._passing or self._stopped:
+        if self._retry is not None or self._passing or self._stopped or self._flags.bits & _QUEUES_LOST:
             return
         marks = self._marks
         fed = self._fed
@@ -191,6 +194,9 @@ class Dispatch:
         self.timestamp = requests[-1].store_timestamp
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, SyncFailed):
+            self._flags.sync_failed("the consume queues", error, Flag.LOGICS_QUEUE_ERROR)
+            return
         self._failures += 1
         # Of the disk a line is enough; anything else is an error of a dispatcher.
         trace = None if isinstance(error, OSError) else error

@@ -69,6 +69,12 @@ class StoreReadOnly(StoreError):
     remedy = "check the disk, then restart the broker: what was acknowledged is recovered from the files"
 
 
+class SyncFailed(OSError):
+    """Is raised when the disk could not save what was written. Another try may say "done" and mean nothing: the kernel
+    may have dropped the pages. Whoever catches it raises the flag of a store that is read-only until it is restarted.
+    """
+
+
 class StoreClosed(StoreError):
     """Is raised when something is asked of a store that was closed or not opened yet."""
 

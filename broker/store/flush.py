@@ -19,7 +19,7 @@ from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.message import PutStatus
 from cometmq.broker.store.options import StoreOptions
 from cometmq.broker.store.runner import Handle, Runner
-from cometmq.broker.store.running_flags import Flag, RunningFlags
+from cometmq.broker.store.running_flags import RunningFlags
 from cometmq.broker.store.tickets import Ticket, WaitLine, Watermarks
 
 log = logging.getLogger(__name__)
@@ -144,10 +144,7 @@ class Flush:
 
     def _fail(self, error: Exception) -> None:
         self.failed = True
-        reason = f"a sync of the commit log failed ({error}): the store is read-only until it is restarted"
-        log.critical("%s", reason)
-        self._flags.set(Flag.NOT_WRITABLE, reason)
-        self.line.fail(PutStatus.UNKNOWN_ERROR, reason)
+        self.line.fail(PutStatus.UNKNOWN_ERROR, self._flags.sync_failed("the commit log", error))
 
     def _look_at_deadlines(self) -> None:
         self._watch = None
@@ -217,7 +214,11 @@ class QueueFlush:
         self._errand: Errand[OSError | None] | None = None
         self._timer: Handle | None = None
         self._thorough_at = 0.0
-        self.failed = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether a sync has failed, here or elsewhere: the checkpoint must not call the queues safe any more."""
+        return self._flags.unsafe
 
     def configure(self, options: StoreOptions) -> None:
         self._interval = min(options.flush_interval_consume_queue / 1000, CHECKPOINT_INTERVAL)
@@ -265,10 +266,7 @@ class QueueFlush:
         self._errand = Errand(self._runner, work, done, lane="queues")
 
     def _fail(self, error: Exception) -> None:
-        self.failed = True
-        reason = f"a sync of the consume queues failed ({error}): the store is read-only until it is restarted"
-        log.critical("%s", reason)
-        self._flags.set(Flag.NOT_WRITABLE, reason)
+        self._flags.sync_failed("the consume queues", error)
 
     def finish(self) -> None:
         """Sync every queue and the checkpoint before this returns."""

@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from cometmq.broker.store.disk import Buffer, Disk, DiskFile
-from cometmq.broker.store.errors import FileLengthWrong, FileNameWrong
+from cometmq.broker.store.errors import FileLengthWrong, FileNameWrong, SyncFailed
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +26,16 @@ _opening = threading.Lock()
 def file_name(start: int) -> str:
     """The name of the file that begins at this offset: 20 digits."""
     return f"{start:020d}"
+
+
+def sync_folder(disk: Disk, path: str) -> None:
+    """`sync_dir` that tells its failure from others."""
+    try:
+        disk.sync_dir(path)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SyncFailed(error.errno, error.strerror, path) from error
 
 
 class LogFile:
@@ -83,7 +93,11 @@ class LogFile:
         return (self._file or self._open()).next_data(position)
 
     def sync(self) -> None:
-        (self._file or self._open()).sync()
+        file = self._file or self._open()
+        try:
+            file.sync()
+        except OSError as error:
+            raise SyncFailed(error.errno, error.strerror, self.path) from error
 
     def modified(self) -> float:
         """When it was last written, in seconds since 1970: what retention goes by."""
@@ -294,8 +308,8 @@ class LogFiles:
         if self.durable:
             try:
                 # The length too: a file that is short after a power loss would keep RocketMQ from starting.
-                opened.sync()
-                self._disk.sync_dir(self.folder)
+                file.sync()
+                sync_folder(self._disk, self.folder)
             except BaseException:
                 file.close()
                 raise
@@ -346,7 +360,7 @@ class LogFiles:
             self._set([other for other in self.files if other is not file])
         if self.durable:
             # One by one: if a power loss brought back some of several removed files, the log would have a hole.
-            self._disk.sync_dir(self.folder)
+            sync_folder(self._disk, self.folder)
 
     def _set(self, files: list[LogFile]) -> None:
         # Replaced, never changed: somebody may be walking over the old list.

@@ -4,7 +4,10 @@ One integer, so that a put tests it in one step. Who sets a bit also gives the r
 the answers that are refused because of it.
 """
 
+import logging
 from enum import IntFlag
+
+log = logging.getLogger(__name__)
 
 
 class Flag(IntFlag):
@@ -30,10 +33,12 @@ _QUEUES_UNWRITABLE = _UNWRITABLE & ~int(Flag.DISK_FULL | Flag.FENCED)
 class RunningFlags:
     """The flags of a store. Its mutable state: `bits` and the reason of each bit."""
 
-    __slots__ = ("_reasons", "bits")
+    __slots__ = ("_reasons", "bits", "unsafe")
 
     def __init__(self) -> None:
         self.bits = 0
+        #: Whether a sync has failed: no later one may be believed before a restart.
+        self.unsafe = False
         self._reasons: dict[Flag, str] = {}
 
     def set(self, flag: Flag, reason: str) -> bool:
@@ -43,6 +48,14 @@ class RunningFlags:
         self.bits |= int(flag)
         self._reasons[flag] = reason
         return True
+
+    def sync_failed(self, what: str, error: Exception, flag: Flag = Flag.NOT_WRITABLE) -> str:
+        """A sync of the log, the queues or the index has failed: that is final. Gives the reason in words."""
+        reason = f"a sync of {what} failed ({error}): the store is read-only until it is restarted"
+        log.critical("%s", reason)
+        self.unsafe = True
+        self.set(flag, reason)
+        return reason
 
     def clear(self, flag: Flag) -> bool:
         """Take a flag down. True when it was up."""

@@ -86,6 +86,7 @@ class Store:
             runner=runner,
             reserve_step=options.commit_log_reserve_step,
             tight=self._tight,
+            unsafe=lambda error: self.flags.sync_failed("the commit log", error),
         )
         self.queues = ConsumeQueues(disk, self.folder, options, is_batch_topic=topics.is_batch)
         self.index: Index | None = None
@@ -439,9 +440,7 @@ class Store:
             if error is None:
                 self.checkpoint.index_msg_timestamp = file.end_time
             else:
-                reason = f"a sync of the index failed ({error}): the store is read-only until it is restarted"
-                log.critical("%s", reason)
-                self.flags.set(Flag.INDEX_ERROR, reason)
+                self.flags.sync_failed("the index", error, Flag.INDEX_ERROR)
             file.release()
 
         errand: Errand[None] = Errand(self._runner, file.sync, done, lane="index")

@@ -329,3 +329,57 @@ def test_a_close_in_the_middle_of_a_round() -> None:
     assert kit.fake.open_files == 0
     again = kit.opened()
     assert again.commit_log.min_offset == FILE
+
+
+# What cannot be removed
+
+
+def test_a_queue_file_that_cannot_be_removed_is_tried_again_in_the_next_round() -> None:
+    kit, store = filled()
+    kit.clock.advance(100 * HOUR)
+    kit.fake.fail_next("unlink", errno.EIO, path="/consumequeue/")
+    store.clean()
+    kit.runner.advance(5)
+    assert kit.disk.exists(f"/store/consumequeue/T/0/{0:020d}")
+    kit.runner.advance(80)
+    assert not kit.disk.exists(f"/store/consumequeue/T/0/{0:020d}")
+    assert store.flags.writable
+
+
+def test_a_file_that_somebody_removed_by_hand_does_not_stop_the_cleaner() -> None:
+    kit, store = filled()
+    kit.clock.advance(100 * HOUR)
+    kit.fake.unlink(store.commit_log.files.files[0].path)
+    store.clean()
+    kit.runner.advance(5)
+    assert len(starts(store)) == 1
+
+
+def test_a_reader_is_not_bothered_with_a_file_that_cannot_be_removed() -> None:
+    kit, store = filled()
+    kit.clock.advance(100 * HOUR)
+    reader = store.get_message("g", "T", 0, 0, 1)
+    assert reader is not None
+    store.clean()
+    kit.runner.advance(5)
+    kit.fake.fail_next("unlink", errno.EIO, path="/commitlog/")
+    reader.release()
+    assert starts(store)[0] == 0
+    kit.runner.advance(300)
+    assert len(starts(store)) == 1
+
+
+def test_nothing_is_removed_when_the_numbering_of_the_queues_could_not_be_saved() -> None:
+    kit, store = filled()
+    kit.clock.advance(100 * HOUR)
+    kit.fake.fail_next("sync", errno.EIO, path="/consumequeue/")
+    store.clean()
+    kit.runner.advance(5)
+    before = starts(store)
+    assert before[0] == 0
+    assert "read-only" in store.flags.reason
+    assert kit.put(store, message("T", 0, b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    kit.runner.advance(300)
+    assert starts(store) == before, "not tried again as if nothing had happened"
+    store.close()
+    assert kit.disk.exists("/store/abort")

@@ -300,3 +300,39 @@ def test_sync_flush_shows_nothing_that_is_not_on_the_disk() -> None:
     kit.runner.run()
     assert ticket.status is PutStatus.PUT_OK
     assert record_at(store, ticket.physical_offset).body == b"a"
+
+
+@pytest.mark.parametrize(
+    ("operation", "path"),
+    [("sync", f"/commitlog/{16384:020d}"), ("sync_dir", "/commitlog"), ("sync", "/consumequeue/")],
+)
+def test_a_new_file_that_cannot_be_saved_stops_the_store(operation: str, path: str) -> None:
+    kit = StoreKit()
+    store = kit.opened()
+    kit.fill(store, 2)
+    kit.fake.fail_next(operation, errno.EIO, path=path)
+    tickets = kit.fill(store, 200, size=300)
+    assert [ticket.status for ticket in tickets if ticket.status is not PutStatus.PUT_OK]
+    last = tickets[-1]
+    assert last.status is PutStatus.SERVICE_NOT_AVAILABLE
+    assert "read-only until it is restarted" in last.remark
+    kit.runner.advance(120)
+    assert kit.put(store, message("T", 0, b"x")).status is PutStatus.SERVICE_NOT_AVAILABLE
+    store.close()
+    assert kit.disk.exists("/store/abort")
+    again = kit.opened()
+    stored = {ticket.physical_offset for ticket in tickets if ticket.status is PutStatus.PUT_OK}
+    assert all(again.message_at(offset) is not None for offset in stored)
+    assert kit.put(again, message("T", 0, b"x")).status is PutStatus.PUT_OK
+
+
+def test_the_checkpoint_does_not_call_queues_safe_after_a_failed_sync_elsewhere() -> None:
+    kit = StoreKit(fileReservedTime="0")
+    store = kit.opened()
+    kit.fill(store, 200, size=300)
+    kit.fake.fail_next("sync", errno.EIO, path="/consumequeue/")
+    store.clean()
+    kit.runner.run()
+    before = store.checkpoint.logics_msg_timestamp
+    kit.runner.advance(200)
+    assert store.checkpoint.logics_msg_timestamp == before
