@@ -9,8 +9,6 @@ import asyncio
 import logging
 import os
 import random
-import urllib.error
-import urllib.request
 from collections.abc import Iterable, Mapping
 
 from cometmq.client.errors import NoNameserver
@@ -134,6 +132,10 @@ class Nameservers:
 
 
 def _fetch(url: str) -> str:
+    # Imported here: it takes a quarter of the SDK's import, and few clients look anything up.
+    import urllib.error
+    import urllib.request
+
     with urllib.request.urlopen(url, timeout=LOOKUP_TIMEOUT) as answer:  # the URL is the user's own configuration
         if answer.status != 200:
             raise urllib.error.URLError(f"status {answer.status}")

@@ -6,7 +6,7 @@ failure fails them all. RocketMQ's ProduceAccumulator (autoBatch).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import TypeAlias
 
 import msgspec
 
@@ -41,14 +41,9 @@ class Accumulate(msgspec.Struct, frozen=True):
         return cls() if given is True else given or None
 
 
-class Together(NamedTuple):
-    """What messages of one batch have in common."""
-
-    topic: str
-    #: The queue that a key or the user chose; None: any.
-    queue: MessageQueue | None
-    wait_store_ok: bool
-    tag: str | None
+#: What messages of one batch have in common: topic, the queue that a key or the user chose (None: any), wait_store_ok,
+#: tag. A bare tuple, because one is made for each message.
+Together: TypeAlias = tuple[str, MessageQueue | None, bool, str | None]
 
 
 class _Batch:
@@ -110,14 +105,15 @@ class Accumulator:
             return
         if batch.timer is not None:
             batch.timer.cancel()
-        task = self._loop.create_task(self._send_batch(together, batch), name=f"batch for {together.topic}")
+        task = self._loop.create_task(self._send_batch(together, batch), name=f"batch for {together[0]}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
     async def _send_batch(self, together: Together, batch: _Batch) -> None:
-        outgoing = self._packer.batch(together.topic, batch.pieces, batch.keys, wait_store_ok=together.wait_store_ok)
+        topic, queue, wait_store_ok, _ = together
+        outgoing = self._packer.batch(topic, batch.pieces, batch.keys, wait_store_ok=wait_store_ok)
         try:
-            receipt = await self._send(outgoing, batch.route, together.queue)
+            receipt = await self._send(outgoing, batch.route, queue)
         except asyncio.CancelledError:
             for future in batch.futures:
                 future.cancel()

@@ -4,15 +4,14 @@ Bytes and values only. The unique key stays the same over all attempts, so that 
 DefaultMQProducerImpl.sendKernelImpl, the part before the request.
 """
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
 from typing import Final
 
 import msgspec
 
 from cometmq.client.errors import InvalidMessage
-from cometmq.client.message import Message, check_property
+from cometmq.client.message import Message, check_body, check_property
 from cometmq.protocol import compression, names, sysflag
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import item_size
@@ -231,10 +230,40 @@ def check_topic(topic: str) -> None:
         raise InvalidMessage(f"{topic} belongs to the system: nobody may send to it")
 
 
-def delay_of(message: Message) -> timedelta | None:
-    """How long a message with a duration or an instant shall wait from now; None without one."""
-    if message.delay is not None:
-        return message.delay
-    if message.deliver_at is not None:
-        return message.deliver_at - datetime.now(UTC)
-    return None
+def check_batch(members: Sequence[bytes | Message]) -> bool:
+    """Refuse what cannot go together; whether the broker shall wait until it is safe."""
+    if set(map(type, members)) == {bytes}:
+        return True
+    waits: set[bool] = set()
+    for member in members:
+        if not isinstance(member, Message):
+            check_body(member)
+            waits.add(True)
+            continue
+        if member.delay_level or member.delay is not None or member.deliver_at is not None:
+            raise InvalidMessage("a batch cannot be delayed: send its messages one by one")
+        waits.add(member.wait_store_ok)
+    if len(waits) > 1:
+        raise InvalidMessage("the messages of a batch need one and the same wait_store_ok")
+    return waits.pop()
+
+
+def chunks(packer: Packer, members: Sequence[bytes | Message], limit: int) -> Iterable[tuple[list[bytes], list[str]]]:
+    """The batches to send: pieces of their items, and the unique keys of their messages. Hot."""
+    pieces: list[bytes] = []
+    keys: list[str] = []
+    total = 0
+    for member in members:
+        if isinstance(member, Message):
+            body = member.body
+            key, size, head, tail = packer.message_item(member)
+        else:
+            body = member
+            key, size, head, tail = packer.item(body)
+        if keys and total + size > limit:
+            yield pieces, keys
+            pieces, keys, total = [], [], 0
+        pieces += (head, body, tail)
+        keys.append(key)
+        total += size
+    yield pieces, keys

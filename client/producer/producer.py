@@ -18,13 +18,13 @@ from cometmq.client.errors import (
     InvalidMessage,
     NoBroker,
     NoRoute,
-    Unsupported,
 )
 from cometmq.client.hooks import Hooks
 from cometmq.client.message import Message, SendReceipt, SendStatus, check_body
-from cometmq.client.producer.accumulate import Accumulate, Accumulator, Together
+from cometmq.client.producer.accumulate import Accumulate, Accumulator
 from cometmq.client.producer.attempts import AttemptOptions, Attempts
 from cometmq.client.producer.choice import QueueChoice
+from cometmq.client.producer.delays import Delays
 from cometmq.client.producer.detector import ROUND, Detector
 from cometmq.client.producer.latency import Latencies, table_of
 from cometmq.client.producer.order import WriteOrder
@@ -33,25 +33,23 @@ from cometmq.client.producer.outgoing import (
     Compression,
     Outgoing,
     Packer,
+    check_batch,
     check_topic,
-    delay_of,
+    chunks,
 )
 from cometmq.client.producer.paths import QueuePath, TopicPath
 from cometmq.client.producer.pressure import BackPressure, Pressure
+from cometmq.client.producer.recall import recall
 from cometmq.client.producer.receipts import receipt_of, receipts_of
 from cometmq.client.producer.request_reply import Reply, make_known, wait_for_reply
 from cometmq.client.producer.selectors import SELECTORS, Selector, java_hash
 from cometmq.client.queues import MessageQueue
-from cometmq.client.requests import ask
 from cometmq.client.routes import TopicRoute
 from cometmq.client.scheduler import Scheduler
 from cometmq.protocol import names, namespaces
 from cometmq.protocol import properties as props
 from cometmq.protocol.bodies.heartbeat import ProducerData
-from cometmq.protocol.codes import RequestCode, Version
-from cometmq.protocol.delay import DelayLevels
 from cometmq.protocol.message_id import wall_millis
-from cometmq.protocol.requests.recall import RecallMessage, RecallMessageAnswer
 from cometmq.remoting.errors import TransportError
 from cometmq.remoting.pending import Answer
 
@@ -68,7 +66,6 @@ RETRIES: Final = 2
 #: Queues a broker gets for a topic that it makes on the first message (defaultTopicQueueNums).
 NEW_TOPIC_QUEUES: Final = 4
 
-_TIMERS_SINCE: Final = int(Version.V5_0_0)
 _GO_AWAY: Final = 1500
 
 
@@ -118,7 +115,7 @@ class Producer:
         self._latencies = Latencies(table_of(latency_table)) if latency_fault_tolerance else None
         self._choice = QueueChoice(self._latencies)
         self._selector = _selector_of(selector)
-        self._levels = DelayLevels.parse(delay_levels) if delay_levels else DelayLevels.parse()
+        self._delays = Delays(client, delay_levels)
         self._packer = Packer(
             client.new_unique_key,
             compression=Compression.of(compression),
@@ -235,8 +232,7 @@ class Producer:
                 # The short way. Written out here, because every call counts: see `paths`.
                 if self._accumulator is not None and timeout is None and not self._accumulator.is_full:
                     item = self._packer.item(body, tag, keys, properties, flag)
-                    together = Together(path.topic, None, True, tag)
-                    return await self._accumulator.add(together, path.route, body, item)
+                    return await self._accumulator.add((path.topic, None, True, tag), path.route, body, item)
                 outgoing = self._packer.pack(path.topic, body, tag, keys, properties, flag)
                 budget = self._send_timeout if timeout is None else timeout
                 began = self._loop.time()
@@ -264,7 +260,7 @@ class Producer:
         message = body if isinstance(body, Message) else Message(body, **options)
         deadline = self._now() + self._send_timeout
         route, target = await self._resolve(topic, message, queue)
-        outgoing = self._packer.pack_message(route.topic, message, await self._delay_properties(route, message))
+        outgoing = self._packer.pack_message(route.topic, message, await self._delays.properties(route, message))
         await self._attempts.oneway(outgoing, target or self._choice.choose(route, self._loop.time()), deadline)
 
     async def send_batch(
@@ -283,14 +279,14 @@ class Producer:
         members = list(messages)
         if not members:
             raise InvalidMessage("the batch is empty")
-        wait = _check_batch(members)
+        wait = check_batch(members)
         budget = self._send_timeout if timeout is None else timeout
         deadline = self._now() + budget
         route, target = await self._resolve(topic, None, queue)
         if route.topic.startswith(names.RETRY_PREFIX):
             raise InvalidMessage("a batch cannot go to a retry topic: send its messages one by one")
         receipts: list[SendReceipt] = []
-        for pieces, keys in self._chunks(members):
+        for pieces, keys in chunks(self._packer, members, self._max_message_size):
             outgoing = self._packer.batch(route.topic, pieces, keys, wait_store_ok=wait)
             receipt = await self._send_packed(outgoing, route, target, deadline)
             receipts += receipts_of(receipt, keys)
@@ -334,17 +330,7 @@ class Producer:
         wire_topic = namespaces.wrap(self._client.namespace, topic)
         if wire_topic.startswith((names.RETRY_PREFIX, names.DLQ_PREFIX)):
             raise InvalidMessage("messages of retry and dead letter topics cannot be recalled")
-        route = await self._client.routes.get(wire_topic)
-        brokers = self._client.routes.brokers
-        try:
-            address = brokers.master(_broker_of(handle))
-        except NoBroker:
-            address = brokers.master(route.publish[0].broker_name)
-        header = RecallMessage(topic=wire_topic, recall_handle=handle, producer_group=self.group)
-        answer = await ask(
-            self._client.remoting, address, RequestCode.RECALL_MESSAGE, header, timeout=self._send_timeout
-        )
-        return answer.header(RecallMessageAnswer).msg_id or ""
+        return await recall(self._client, wire_topic, handle, self.group, self._send_timeout)
 
     async def send_prepared(self, outgoing: Outgoing, queue: MessageQueue | None = None) -> SendReceipt:
         """Send what was packed elsewhere: messages that are tried again, replies, traces."""
@@ -474,7 +460,7 @@ class Producer:
         budget = self._send_timeout if given is None else given
         deadline = self._now() + budget
         route, target = await self._resolve(topic, message, queue)
-        extra = await self._delay_properties(route, message)
+        extra = await self._delays.properties(route, message)
         accumulator = self._accumulator
         if (
             accumulator is not None
@@ -484,7 +470,7 @@ class Producer:
             and not route.topic.startswith(names.RETRY_PREFIX)
         ):
             item = self._packer.message_item(message)
-            together = Together(route.topic, target, message.wait_store_ok, message.tag)
+            together = (route.topic, target, message.wait_store_ok, message.tag)
             return await accumulator.add(together, route, message.body, item)
         outgoing = self._packer.pack_message(route.topic, message, extra)
         return await self._send_packed(outgoing, route, target, deadline)
@@ -548,53 +534,6 @@ class Producer:
             self._open_path(topic, route)
         return route
 
-    async def _delay_properties(self, route: TopicRoute, message: Message) -> dict[str, str] | None:
-        """A level where there is one; else a timer, if the broker has timers."""
-        if message.delay_level is not None:
-            return {props.DELAY: str(message.delay_level)} if message.delay_level else None
-        wait = delay_of(message)
-        if wait is None or wait <= timedelta(0):
-            return None
-        level = self._levels.level_of(round(wait.total_seconds() * 1000)) if message.delay is not None else None
-        if level is not None:
-            return {props.DELAY: str(level)}
-        await self._check_timers(route)
-        return {props.TIMER_DELIVER_MS: str(wall_millis() + round(wait.total_seconds() * 1000))}
-
-    async def _check_timers(self, route: TopicRoute) -> None:
-        """An old broker would deliver at once and say nothing."""
-        brokers = self._client.routes.brokers
-        for name in {queue.broker_name for queue in route.publish}:
-            address = brokers.master(name)
-            if address not in brokers.versions:
-                await self._client.heartbeats.beat([address])
-            version = brokers.versions.get(address)
-            if version is not None and version < _TIMERS_SINCE:
-                raise Unsupported(
-                    f"broker {name} is too old for a delay that is none of its levels: it would deliver at once"
-                )
-
-    def _chunks(self, members: Sequence[bytes | Message]) -> Iterable[tuple[list[bytes], list[str]]]:
-        """The batches to send: pieces of their items, and the unique keys of their messages. Hot."""
-        packer, limit = self._packer, self._max_message_size
-        pieces: list[bytes] = []
-        keys: list[str] = []
-        total = 0
-        for member in members:
-            if isinstance(member, Message):
-                body = member.body
-                key, size, head, tail = packer.message_item(member)
-            else:
-                body = member
-                key, size, head, tail = packer.item(body)
-            if keys and total + size > limit:
-                yield pieces, keys
-                pieces, keys, total = [], [], 0
-            pieces += (head, body, tail)
-            keys.append(key)
-            total += size
-        yield pieces, keys
-
 
 def _selector_of(given: Selector | str | None) -> Selector | None:
     if given is None or callable(given):
@@ -602,35 +541,3 @@ def _selector_of(given: Selector | str | None) -> Selector | None:
     if given not in SELECTORS:
         raise ValueError(f"selector {given!r}: one of {', '.join(SELECTORS)}, or a function")
     return SELECTORS[given]
-
-
-def _check_batch(members: Sequence[bytes | Message]) -> bool:
-    """Refuse what cannot go together; whether the broker shall wait until it is safe."""
-    if set(map(type, members)) == {bytes}:
-        return True
-    waits: set[bool] = set()
-    for member in members:
-        if not isinstance(member, Message):
-            check_body(member)
-            waits.add(True)
-            continue
-        if member.delay_level or member.delay is not None or member.deliver_at is not None:
-            raise InvalidMessage("a batch cannot be delayed: send its messages one by one")
-        waits.add(member.wait_store_ok)
-    if len(waits) > 1:
-        raise InvalidMessage("the messages of a batch need one and the same wait_store_ok")
-    return waits.pop()
-
-
-def _broker_of(handle: str) -> str:
-    """The broker that a recall handle names: `v1 topic broker time id`, in base64."""
-    import base64
-    import binascii
-
-    try:
-        parts = base64.urlsafe_b64decode(handle + "=" * (-len(handle) % 4)).decode().split(" ")
-    except (binascii.Error, ValueError) as error:
-        raise InvalidMessage(f"{handle!r} is no recall handle: {error}") from None
-    if len(parts) != 5 or parts[0] != "v1":
-        raise InvalidMessage(f"{handle!r} is no recall handle of this version")
-    return parts[2]
