@@ -113,9 +113,12 @@ class Index:
 
     def _was_synced(self, file: IndexFile, safe_timestamp: int) -> bool:
         """Files are synced in their order, and then their end time is the safe one: of several that end in the same
-        millisecond only the first one is sure to be on the disk.
+        millisecond only the first one is sure to be on the disk. Of one that ends before the file before it, because
+        the clock was set back, nothing is sure.
         """
         before = self.files[-1].end_time if self.files else -1
+        if file.end_time < before:
+            return False
         return file.end_time < safe_timestamp or before < file.end_time == safe_timestamp
 
     # Putting

@@ -103,6 +103,8 @@ class Recovery:
         self._rebuilt = False
         self._stop, self._reason = Stop.ENOUGH, ""
         self._last: tuple[int, int] = (0, 0)
+        #: The latest store time among the records that were looked at; clocks can be set back.
+        self._newest = 0
 
     def run(self, *, clean: bool) -> Recovered:
         """Bring everything into agreement. The files of log, queues and index are found already."""
@@ -158,6 +160,7 @@ class Recovery:
         return begin, safe
 
     def _start_file(self, files: list[LogFile], known: int) -> int:
+        found = 0
         for number in range(len(files) - 1, -1, -1):
             first = self._first_record(files[number])
             if first is None or first.store_timestamp == 0:
@@ -169,12 +172,35 @@ class Recovery:
             if matches and self._index is not None and self._index_safe:
                 matches = first.store_timestamp <= self._checkpoint.index_msg_timestamp
             if matches:
-                return number
-        return 0
+                found = number
+                break
+        return found if self._clean else self._before_set_back(files, found)
+
+    def _before_set_back(self, files: list[LogFile], found: int) -> int:
+        """The same file, or an earlier one where the clock was set back since: the times that the checkpoint means may
+        be those before that.
+        """
+        later = 0
+        start, seeking = found, False
+        for number in range(found, -1, -1):
+            first = self._first_record(files[number])
+            if first is None or first.store_timestamp == 0:
+                continue
+            time = first.store_timestamp
+            # Set back after this file had begun, if it is later than the next one.
+            seeking = seeking or time > later > 0
+            if seeking and time <= self._checkpoint.min_timestamp:
+                start, seeking = number, False
+            later = time
+        return 0 if seeking else start
 
     def _first_record(self, file: LogFile) -> DispatchRequest | None:
         out: list[DispatchRequest] = []
+        was_open = file.is_open
         self._scanner.scan(file.view(), file.start, 0, file.size, out, count=1, verify=self._verify)
+        if not was_open:
+            # A log of a terabyte shall not take a descriptor for each file that was looked at.
+            file.close()
         return out[0] if out else None
 
     # The scan
@@ -209,6 +235,7 @@ class Recovery:
                 for request in out if seen else ():
                     # Its queue is looked at now.
                     seen.pop((request.topic.encode(), request.queue_id), None)
+                self._newest = max(self._newest, max([request.store_timestamp for request in out]))
                 self._hand_over(out)
                 out = []
             moved = result.position > position
@@ -260,7 +287,9 @@ class Recovery:
             # Nothing follows; or a blank record without a next file, which goes: the next message may fit there.
             self._tail.cut(end)
             return []
-        known = tail.good is not None and tail.good[1] < self._checkpoint.physic_msg_timestamp
+        # Saved once, unless the clock was set back after that: then there are later times before it.
+        saved = self._checkpoint.physic_msg_timestamp
+        known = tail.good is not None and tail.good[1] < saved > self._newest
         # Only a power loss tears what comes before something that was written.
         whole = self._clean or self._intact or known
         damaged = tail.good is not None and (whole or not tail.torn)
