@@ -25,7 +25,7 @@ from cometmq.broker.store.config_files import ConfigFile, ConfigFiles
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER
 from cometmq.broker.store.disk import Disk, RealDisk, lock_owner
 from cometmq.broker.store.dispatch import DispatchRequest
-from cometmq.broker.store.errors import ConfigDamaged, StoreError, StoreLocked
+from cometmq.broker.store.errors import ConfigDamaged, FileLengthWrong, StoreError, StoreLocked
 from cometmq.broker.store.marks import Marks
 from cometmq.broker.store.options import StoreOptions
 from cometmq.broker.store.scan import Scanner
@@ -52,6 +52,7 @@ def guess_options(disk: Disk, root: str, properties: Mapping[str, str]) -> Store
         "mappedFileSizeConsumeQueueExt": _queue_folders(disk, f"{root}/{EXT_FOLDER}"),
         "mapperFileSizeBatchConsumeQueue": _queue_folders(disk, f"{root}/{BATCH_FOLDER}"),
     }
+    _refuse_other_length(disk, folders["mappedFileSizeCommitLog"][0], found.get("mappedFileSizeCommitLog"))
     for key, paths in folders.items():
         if key not in found and (length := _usual_length(disk, paths)):
             found[key] = str(length)
@@ -68,14 +69,31 @@ def _queue_folders(disk: Disk, folder: str) -> list[str]:
     return [f"{path}/{name}" for path in paths for name in disk.list_dir(path) if name.isdigit()]
 
 
+def _refuse_other_length(disk: Disk, folder: str, given: str | None) -> None:
+    """Files of the log that all have one length have not got it by damage. To repair them would cut every one."""
+    lengths = _lengths(disk, [folder])
+    if given is None or len(lengths) != 1:
+        return
+    ((length, count),) = lengths.items()
+    size = StoreOptions.from_properties({"mappedFileSizeCommitLog": given}).mapped_file_size_commit_log
+    if count > 1 and length != size:
+        raise FileLengthWrong(folder, length, size)
+
+
 def _usual_length(disk: Disk, folders: list[str]) -> int:
     """The length that most files have; of two that are equally frequent the greater one: files get cut, not grown."""
+    lengths = _lengths(disk, folders)
+    return max(lengths, key=lambda length: (lengths[length], length), default=0)
+
+
+def _lengths(disk: Disk, folders: list[str]) -> "collections.Counter[int]":
+    """How often each length is there; empty files do not count."""
     lengths: collections.Counter[int] = collections.Counter()
     for folder in folders:
         for name in disk.list_dir(folder):
             if name.isdigit() and not disk.is_dir(f"{folder}/{name}") and (length := disk.size(f"{folder}/{name}")):
                 lengths[length] += 1
-    return max(lengths, key=lambda length: (lengths[length], length), default=0)
+    return lengths
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Clocks that are set forward and back between the records, and then the power goes.
 
-Where recovery begins, and whether a torn tail is a torn tail, is told by store times: they must not be believed blindly.
+Where recovery begins, and whether a tail is torn or damaged, is told by store times: they must not be believed blindly.
 """
 
 import random

@@ -16,7 +16,7 @@ from cometmq.broker.store.check import Check, NoStore, guess_options, kept_still
 from cometmq.broker.store.check_report import MAX_KEPT, Kind, Report
 from cometmq.broker.store.clock import FakeClock
 from cometmq.broker.store.disk import RealDisk
-from cometmq.broker.store.errors import StoreLocked
+from cometmq.broker.store.errors import FileLengthWrong, StoreLocked
 from cometmq.broker.store.reading import GetStatus
 from cometmq.broker.store.repair import Repair
 from cometmq.broker.store.runner import ManualRunner
@@ -115,6 +115,18 @@ def test_configured_sizes_that_the_files_have_not_are_told(tmp_path: Path) -> No
     root = golden_store.unpack("special", tmp_path)
     report = check(root, mappedFileSizeCommitLog="2097152")
     assert found(report, Kind.LOG_FILE, root / "commitlog" / "00000000000000000000", LOG_FILE)
+
+
+def test_a_repair_with_the_sizes_of_another_store_is_refused(tmp_path: Path) -> None:
+    kit = StoreKit(RealDisk(), tmp_path / "store")
+    store = kit.opened()
+    kit.fill(store, 300)
+    store.close()
+    before = tree(tmp_path)
+    for size in ("8192", "32768"):
+        with pytest.raises(FileLengthWrong, match=f"16384 bytes, {size} were expected"):
+            Repair(str(tmp_path / "store"), {"mappedFileSizeCommitLog": size})
+    assert tree(tmp_path) == before
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
