@@ -7,17 +7,16 @@ takes nothing that was written. `fail_next`, `slow_next` and `gate` provoke what
 
 import errno
 import itertools
-import mmap
 import os
 import posixpath
 import random
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from cometmq.broker.store.clock import Clock, FakeClock
-from cometmq.broker.store.disk import LOCK_TEXT, Buffer, DiskUsage
+from cometmq.broker.store.disk import LOCK_TEXT, DiskUsage
 from cometmq.broker.store.errors import StoreLocked
+from cometmq.broker.store.fake_file import Directory, FakeFile, FakeLock, Node
 from cometmq.broker.store.faults import Faults, Gate
 from cometmq.broker.store.power_loss import (
     PAGE,
@@ -32,100 +31,6 @@ from cometmq.broker.store.power_loss import (
 )
 
 GIB = 1024**3
-
-
-@dataclass(slots=True)
-class _Directory:
-    inode: int
-    entries: dict[str, "_Directory | _Node"] = field(default_factory=dict)
-
-
-class _Node:
-    """A file in memory. Pages that were never written take none."""
-
-    __slots__ = ("inode", "memory", "seen", "size")
-
-    def __init__(self, inode: int, size: int) -> None:
-        self.inode = inode
-        #: The content as it was last seen, while a writable view is out.
-        self.seen: bytearray | None = None
-        self.resize(size)
-
-    def resize(self, size: int) -> None:
-        self.size = size
-        self.memory = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-
-
-class FakeFile:
-    """An open file of a fake disk."""
-
-    def __init__(self, disk: "FakeDisk", path: str, node: _Node) -> None:
-        self.path = path
-        self.size = node.size
-        self._disk = disk
-        self._node = node
-        self._life = disk.life
-        self._closed = False
-
-    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        self._check()
-        data = b"".join(buffers)
-        if offset < 0 or offset + len(data) > self.size:
-            raise OSError(errno.EFBIG, f"{len(data)} bytes at {offset} do not fit a file of {self.size}", self.path)
-        self._disk._write(self.path, self._node, offset, data)
-
-    def read(self, offset: int, length: int) -> bytes:
-        self._check()
-        self._disk._meet("read", self.path)
-        return bytes(self._node.memory[offset : min(offset + length, self.size)])
-
-    def view(self) -> memoryview:
-        self._check()
-        return memoryview(self._node.memory)[: self.size].toreadonly()
-
-    def writable_view(self) -> memoryview:
-        self._check()
-        self._disk._watch(self._node)
-        return memoryview(self._node.memory)[: self.size]
-
-    def reserve(self, offset: int, length: int) -> bool:
-        self._check()
-        return self._disk._reserve(self.path, self._node, offset, length)
-
-    def next_data(self, offset: int) -> int:
-        self._check()
-        memory = self._node.memory
-        while offset < self.size:
-            page = memory[offset : min((offset // PAGE + 1) * PAGE, self.size)]
-            if page.count(0) != len(page):
-                return offset
-            offset += len(page)
-        return self.size
-
-    def sync(self) -> None:
-        self._check()
-        self._disk._sync(self.path, self._node)
-
-    def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self._disk.open_files -= 1
-
-    def _check(self) -> None:
-        if self._closed or self._life != self._disk.life:
-            raise OSError(errno.EBADF, "the file was closed, or its process was killed", self.path)
-
-
-class FakeLock:
-    """A lock of a fake disk."""
-
-    def __init__(self, disk: "FakeDisk", path: str) -> None:
-        self._disk = disk
-        self._path = path
-
-    def release(self) -> None:
-        if self._disk.locks.get(self._path) is self:
-            del self._disk.locks[self._path]
 
 
 class FakeDisk(Faults):
@@ -149,7 +54,7 @@ class FakeDisk(Faults):
         self._base = image or Image()
         self._medium = Medium(self._base)
         self._modified = dict(modified or {})
-        self._watched: dict[int, _Node] = {}
+        self._watched: dict[int, Node] = {}
         self._lock = threading.RLock()
         highest = max(itertools.chain([ROOT], self._base.files, self._base.directories))
         self._inodes = itertools.count(highest + 1)
@@ -189,10 +94,10 @@ class FakeDisk(Faults):
                 parent, parent_path = directory, walked
                 walked = posixpath.join(walked, name)
                 known = directory.entries.get(name)
-                if isinstance(known, _Node):
+                if isinstance(known, Node):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), walked)
                 if known is None:
-                    known = _Directory(next(self._inodes))
+                    known = Directory(next(self._inodes))
                     self._record(Operation("create", walked, known.inode, size=-1))
                     self._link("entry", walked, parent, name, known)
                     if sync:
@@ -201,12 +106,12 @@ class FakeDisk(Faults):
 
     def list_dir(self, path: str) -> list[str]:
         found = self._find(path)
-        if isinstance(found, _Node):
+        if isinstance(found, Node):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         return sorted(found.entries) if found else []
 
     def is_dir(self, path: str) -> bool:
-        return isinstance(self._find(path), _Directory)
+        return isinstance(self._find(path), Directory)
 
     def exists(self, path: str) -> bool:
         return self._find(path) is not None
@@ -225,7 +130,7 @@ class FakeDisk(Faults):
         self._meet("sync_dir", path)
         with self._lock:
             found = self._find(path)
-            if not isinstance(found, _Directory):
+            if not isinstance(found, Directory):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             self._record(Operation("sync_dir", path, found.inode))
 
@@ -238,7 +143,7 @@ class FakeDisk(Faults):
         self._meet("open", path)
         with self._lock:
             found = self._find(path)
-            if isinstance(found, _Directory):
+            if isinstance(found, Directory):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if found is None:
                 if not create:
@@ -282,7 +187,7 @@ class FakeDisk(Faults):
         self._meet("unlink", path)
         with self._lock:
             found, parent = self._find(path), self._parent(path)
-            if isinstance(found, _Directory):
+            if isinstance(found, Directory):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
             if found is not None and parent is not None:
                 self._remove(path, parent)
@@ -290,10 +195,10 @@ class FakeDisk(Faults):
     def remove_tree(self, path: str) -> None:
         with self._lock:
             found, parent = self._find(path), self._parent(path)
-            if isinstance(found, _Directory):
+            if isinstance(found, Directory):
                 for name in sorted(found.entries):
                     inner = posixpath.join(path, name)
-                    if isinstance(found.entries[name], _Directory):
+                    if isinstance(found.entries[name], Directory):
                         self.remove_tree(inner)
                     else:
                         self.unlink(inner)
@@ -353,54 +258,54 @@ class FakeDisk(Faults):
 
     # Inside
 
-    def _grow(self, inode: int) -> _Directory:
-        directory = _Directory(inode)
+    def _grow(self, inode: int) -> Directory:
+        directory = Directory(inode)
         for name, child in self._base.directories[inode].items():
             if child in self._base.directories:
                 directory.entries[name] = self._grow(child)
             else:
                 image = self._base.files[child]
-                node = _Node(child, image.size)
+                node = Node(child, image.size)
                 self._modified.setdefault(child, self.clock.wall() / 1000)
                 for offset, page in content_of(image.size, image.pages):
                     node.memory[offset : offset + len(page)] = page
                 directory.entries[name] = node
         return directory
 
-    def _find(self, path: str) -> "_Directory | _Node | None":
-        found: _Directory | _Node | None = self._root
+    def _find(self, path: str) -> "Directory | Node | None":
+        found: Directory | Node | None = self._root
         for name in _names(path):
-            if not isinstance(found, _Directory):
+            if not isinstance(found, Directory):
                 return None
             found = found.entries.get(name)
         return found
 
-    def _parent(self, path: str) -> _Directory | None:
+    def _parent(self, path: str) -> Directory | None:
         found = self._find(posixpath.dirname(_normal(path)))
-        return found if isinstance(found, _Directory) else None
+        return found if isinstance(found, Directory) else None
 
-    def _node(self, path: str) -> _Node:
+    def _node(self, path: str) -> Node:
         found = self._find(path)
-        if isinstance(found, _Node):
+        if isinstance(found, Node):
             return found
         code = errno.EISDIR if found else errno.ENOENT
         raise OSError(code, os.strerror(code), path)
 
-    def _new_file(self, path: str, size: int) -> _Node:
+    def _new_file(self, path: str, size: int) -> Node:
         parent = self._parent(path)
         if parent is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        node = _Node(next(self._inodes), size)
+        node = Node(next(self._inodes), size)
         self._touch(node)
         self._record(Operation("create", path, node.inode, size=size))
         self._link("entry", path, parent, posixpath.basename(_normal(path)), node)
         return node
 
-    def _link(self, kind: str, path: str, parent: _Directory, name: str, child: "_Directory | _Node") -> None:
+    def _link(self, kind: str, path: str, parent: Directory, name: str, child: "Directory | Node") -> None:
         parent.entries[name] = child
         self._record(Operation(kind, path, child.inode, changes=(Change(parent.inode, name, child.inode),)))
 
-    def _remove(self, path: str, parent: _Directory) -> None:
+    def _remove(self, path: str, parent: Directory) -> None:
         name = posixpath.basename(_normal(path))
         child = parent.entries.pop(name)
         self._watched.pop(child.inode, None)
@@ -419,7 +324,7 @@ class FakeDisk(Faults):
             self.unlink(scratch)
             raise
 
-    def _write(self, path: str, node: _Node, offset: int, data: bytes) -> None:
+    def _write(self, path: str, node: Node, offset: int, data: bytes) -> None:
         fault = self._due("write", path)
         with self._lock:
             if fault is not None:
@@ -433,10 +338,10 @@ class FakeDisk(Faults):
         if fault is not None:
             fault.raise_for(path)
 
-    def _touch(self, node: _Node) -> None:
+    def _touch(self, node: Node) -> None:
         self._modified[node.inode] = self.clock.wall() / 1000
 
-    def _sync(self, path: str, node: _Node) -> None:
+    def _sync(self, path: str, node: Node) -> None:
         with self._lock:
             self._look_at_views()
             # What is written while the sync runs is not in it.
@@ -447,14 +352,14 @@ class FakeDisk(Faults):
         if fault is not None:
             fault.raise_for(path)
 
-    def _reserve(self, path: str, node: _Node, offset: int, length: int) -> bool:
+    def _reserve(self, path: str, node: Node, offset: int, length: int) -> bool:
         if self._due("reserve", path) is not None:
             return False
         with self._lock:
             self._record(Operation("reserve", path, node.inode, offset, size=min(length, node.size - offset)))
         return offset < node.size
 
-    def _watch(self, node: _Node) -> None:
+    def _watch(self, node: Node) -> None:
         with self._lock:
             if node.seen is None or node.inode not in self._watched:
                 node.seen = bytearray(node.memory[: node.size])

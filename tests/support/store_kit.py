@@ -16,6 +16,7 @@ from cometmq.broker.store.runner import ManualRunner
 from cometmq.broker.store.store import Store
 from cometmq.broker.store.tickets import Ticket
 from cometmq.broker.store.transforms import TopicKinds
+from cometmq.protocol.batch import BatchItem, encode_batch
 from cometmq.protocol.message_id import pack_host
 from cometmq.protocol.properties import encode_properties
 from cometmq.protocol.record import Record, decode_record, decode_records
@@ -37,6 +38,14 @@ def message(topic: str, queue_id: int, body: bytes, **properties: str) -> Messag
     return Message(
         topic, queue_id, body, encode_properties(properties), born_timestamp=1_699_999_999_000, born_host=BORN
     )
+
+
+def batch(
+    *items: tuple[bytes, str], wrapper: str = "", topic: str = "T", queue_id: int = 0, **fields: object
+) -> Message:
+    """A client batch of bodies with the text of their properties; `wrapper` is that of the batch itself."""
+    body = encode_batch(BatchItem(number, data, text.encode()) for number, (data, text) in enumerate(items))
+    return Message(topic, queue_id, body, wrapper.encode(), born_host=BORN, **fields)  # type: ignore[arg-type]
 
 
 class StoreKit:
