@@ -36,6 +36,7 @@ class Client:
             self._producer = Producer("PG_bench_cpp")
             self._producer.set_namesrv_addr(nameserver)
             self._producer.start()
+            self._send(topic, 10)  # the route first: several threads at once would fail to find it
         workers = 4 if section == "batch" else int(section.partition("-")[2])
         send = self._send_batches if section == "batch" else self._send
         cpu, began = time.process_time(), time.perf_counter()
