@@ -12,7 +12,7 @@ from cometmq.testing import EmbeddedBroker
 Run = Callable[..., Result]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
     with EmbeddedBroker(config={"brokerName": "broker-a"}) as running:
         yield running
@@ -26,9 +26,9 @@ def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.Te
     monkeypatch.setattr("tempfile.tempdir", os.fspath(tmp_path_factory.getbasetemp()))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def mqadmin(broker: EmbeddedBroker) -> Run:
-    """Run a command in this process, against the broker of the session."""
+    """Run a command in this process, against the broker of the module."""
 
     def run(*arguments: str, nameserver: str | None = broker.nameserver) -> Result:
         given = [*arguments, *(["-n", nameserver] if nameserver is not None else [])]

@@ -26,9 +26,9 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[]
     return LOOPS if item.path.stem in ON_EACH_LOOP else {"uvloop": LOOPS["uvloop"]}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def broker() -> Iterator[EmbeddedBroker]:
-    """One broker for all tests; those that hurt it start their own."""
+    """One broker for the tests of a module, gone before others count threads and files; who hurts it starts its own."""
     with EmbeddedBroker(config={"brokerName": "broker-a"}) as running:
         yield running
 

@@ -155,9 +155,11 @@ async def test_a_failure_comes_again_after_its_delay_and_ends_with_the_dead_lett
     with EmbeddedBroker() as broker:
         async with connect(broker.nameserver) as mq:
             await fill(mq, topic, b"poison")
-            async with mq.push_consumer(group, {topic: "*"}, fail, start_from="first", rebalance_interval=0.2):
+            options = {"start_from": "first", "rebalance_interval": 0.2}
+            async with mq.push_consumer(group, {topic: "*"}, fail, **options) as consumer:
                 for number in range(17):
-                    await until(lambda count=number: len(tries) > count)  # type: ignore[misc]
+                    # Tried, and with the broker again.
+                    await until(lambda count=number: len(tries) > count and not consumer._unsettled)  # type: ignore[misc]
                     await asyncio.to_thread(broker.advance, timedelta(hours=2, seconds=1))
             assert tries == list(range(17))
             dead = Received()
@@ -178,8 +180,8 @@ async def test_the_handler_chooses_the_delay(name: Name) -> None:
         async with connect(broker.nameserver) as mq:
             await fill(mq, name("T"), b"x")
             options = {"start_from": "first", "rebalance_interval": 0.2}
-            async with mq.push_consumer("CG", {name("T"): "*"}, later, **options):
-                await until(lambda: len(times) == 1)
+            async with mq.push_consumer("CG", {name("T"): "*"}, later, **options) as consumer:
+                await until(lambda: len(times) == 1 and not consumer._unsettled)  # the broker has it back
                 await asyncio.to_thread(broker.advance, timedelta(seconds=59))
                 assert len(times) == 1
                 await asyncio.to_thread(broker.advance, timedelta(seconds=2))
