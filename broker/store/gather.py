@@ -14,6 +14,7 @@ from typing import Final
 from cometmq.broker.store.batch_records import Exploded, PropertiesTooLong, explode_batch
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.errors import StoreError
 from cometmq.broker.store.light_queues import is_light, light_queues, with_offsets
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.message import Message, PutStatus, integer_property
@@ -420,7 +421,7 @@ class Gather:
         start = self._end if file is None else file.end
         try:
             following = self._log.file_at(start)
-        except OSError as error:
+        except (OSError, StoreError) as error:
             log.error("cannot make the next file of the commit log: %s", error)
             return _refuse(ticket, PutStatus.CREATE_MAPPED_FILE_FAILED, f"the next file cannot be made: {error}")
         if file is not None:

@@ -112,6 +112,17 @@ def test_of_a_turn_over_two_files_the_first_part_counts_alone() -> None:
     assert (after.queue_offset, after.physical_offset) == (1 + stored, FILE)
 
 
+def test_a_foreign_file_in_the_place_of_the_next_one_is_told() -> None:
+    kit = StoreKit()
+    store = kit.opened()
+    kit.fake.write_file(f"/store/commitlog/{FILE:020d}", b"not of this store", backup=False)
+    tickets = kit.fill(store, 100, size=300)
+    assert {ticket.status for ticket in tickets} == {PutStatus.PUT_OK, PutStatus.CREATE_MAPPED_FILE_FAILED}
+    assert "17 bytes" in tickets[-1].remark
+    kit.fake.unlink(f"/store/commitlog/{FILE:020d}")
+    assert kit.put(store, message("T", 0, b"x" * 300)).status is PutStatus.PUT_OK
+
+
 # Writes that take long
 
 
