@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.broker.store.checkpoint import Checkpoint
+from cometmq.broker.store.checkpoint import SLACK_MS, Checkpoint
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queues import ConsumeQueues
 from cometmq.broker.store.dispatch import Dispatch, DispatchRequest
@@ -38,6 +38,8 @@ Progress = Callable[[int, int], None]
 _PASS: Final = 4096
 #: How far a scan goes before it tells about its progress.
 _WINDOW: Final = 32 << 20
+#: Bytes that are written again at a time.
+_COPY: Final = 1 << 20
 
 
 class Recovered(msgspec.Struct, frozen=True):
@@ -105,6 +107,9 @@ class Recovery:
         self._last: tuple[int, int] = (0, 0)
         #: The latest store time among the records that were looked at; clocks can be set back.
         self._newest = 0
+        #: From this time on the checkpoint does not say that records are on the disk, and the first of them.
+        self._saved = max(0, checkpoint.physic_msg_timestamp - SLACK_MS)
+        self._doubt: int | None = None
 
     def run(self, *, clean: bool) -> Recovered:
         """Bring everything into agreement. The files of log, queues and index are found already."""
@@ -208,6 +213,7 @@ class Recovery:
     def _scan(self, files: list[LogFile], number: int, skim_before: int) -> int:
         """Read records from a file on, dispatch them, and give the end of the log."""
         self._from_first = number == 0
+        self._doubt = None
         seen: dict[tuple[bytes, int], int] = {}
         out: list[DispatchRequest] = []
         position = 0
@@ -235,7 +241,7 @@ class Recovery:
                 for request in out if seen else ():
                     # Its queue is looked at now.
                     seen.pop((request.topic.encode(), request.queue_id), None)
-                self._newest = max(self._newest, max([request.store_timestamp for request in out]))
+                self._look_at_times(out)
                 self._hand_over(out)
                 out = []
             moved = result.position > position
@@ -256,6 +262,11 @@ class Recovery:
             self._agreement.compare(seen)
         self._stop, self._reason = result.stop, result.reason
         return files[number].start + position
+
+    def _look_at_times(self, requests: list[DispatchRequest]) -> None:
+        self._newest = max(self._newest, max([request.store_timestamp for request in requests]))
+        if self._doubt is None and self._newest >= self._saved:
+            self._doubt = next(each.physical_offset for each in requests if each.store_timestamp >= self._saved)
 
     def _hand_over(self, requests: list[DispatchRequest]) -> None:
         """Dispatch requests. Queues that are not in step with the log are put in step first."""
@@ -316,10 +327,23 @@ class Recovery:
         if self._index is not None and self._index.end_physical >= end:
             self._index.truncate(end)
 
+    def _write_again(self) -> None:
+        """Write what may not be on the disk once more. Perhaps the store was stopped by a sync that failed: then the
+        kernel takes pages for saved that are not, and the next sync would pass over them.
+        """
+        end = self._marks.appended
+        begin = end if self._doubt is None else self._doubt
+        for file in self._log.files_between(begin, end):
+            last = min(end - file.start, file.size)
+            for position in range(max(begin - file.start, 0), last, _COPY):
+                file.write(position, [file.read(position, min(_COPY, last - position))])
+
     def _make_safe(self, start: int) -> None:
         """What was recovered must not be lost by the next crash: consumers will see it."""
         if self._clean and not self._dispatched and not self._rebuilt:
             return
+        if self._intact and not self._clean:
+            self._write_again()
         for file in self._log.files_between(start, self._marks.appended):
             file.sync()
         self._queues.flush()

@@ -336,3 +336,19 @@ def test_the_checkpoint_does_not_call_queues_safe_after_a_failed_sync_elsewhere(
     before = store.checkpoint.logics_msg_timestamp
     kit.runner.advance(200)
     assert store.checkpoint.logics_msg_timestamp == before
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_restart_after_a_failed_sync_saves_what_the_kernel_takes_for_saved(seed: int) -> None:
+    kit = sync_kit()
+    store = kit.opened()
+    kit.fill(store, 5)
+    kit.fake.fail_next("sync", errno.EIO, path=f"/commitlog/{0:020d}")
+    assert kit.put(store, message("T", 0, b"doubt" * 1000)).status is PutStatus.UNKNOWN_ERROR
+    store.close()
+    store = kit.opened()
+    seen = bodies(store, "T", 0)
+    assert seen[-1] == b"doubt" * 1000
+    assert kit.put(store, message("T", 0, b"after")).status is PutStatus.PUT_OK
+    kit.power_lost(seed)
+    assert bodies(kit.opened(), "T", 0) == [*seen, b"after"]
