@@ -388,7 +388,6 @@ def restored(record: Record) -> Message | None:
         record.store_host,
         record.reconsume_times,
         record.prepared_transaction_offset,
-        record.body_crc,
         wait=False,
         verbatim=True,
     )

@@ -132,7 +132,6 @@ def given_back(record: Record, topic: str, queue_id: int, level: int) -> Message
         record.born_host,
         reconsume_times=record.reconsume_times + 1,
         prepared_transaction_offset=0,
-        body_crc=record.body_crc,
     )
 
 

@@ -205,6 +205,20 @@ def test_cold_messages_are_read_in_a_thread() -> None:
     assert answers == [Response()]
 
 
+def test_a_body_that_was_damaged_on_the_disk_does_not_damage_the_end_of_the_log() -> None:
+    """The copy has a checksum of its own: a start after it must not take it for a torn record."""
+    setup = Setup()
+    offset = setup.stored(b"a body that will be damaged", TAGS="a")
+    found = setup.state.store.message_at(offset)
+    assert found is not None
+    with found:
+        at = bytes(found.buffers()[0]).index(b"damaged")
+        found.file.write(offset - found.file.start + at, [b"DAMAGED"])
+    assert setup.give_back(offset) == Response()
+    (waiting,) = read_queue(setup.state.store, SCHEDULE_TOPIC, 2)  # compares the checksum
+    assert waiting.body == b"a body that will be DAMAGED"
+
+
 def retried(reconsume_times: int, most: int | None, *, locked: bool = False) -> object:
     setup = Setup()
     if locked:
