@@ -36,6 +36,8 @@ class Heartbeats:
         self._told: set[str] = set()
         #: Who has heard of which members, on which connection.
         self._heard: dict[str, tuple[Connection, frozenset[str]]] = {}
+        #: Introductions under way, by address: many queues of one broker need one.
+        self._introducing: dict[str, asyncio.Task[None]] = {}
 
     def data(self) -> HeartbeatData:
         """What brokers are told."""
@@ -71,13 +73,31 @@ class Heartbeats:
         """Tell those who do not know all members, or knew them on a connection that has ended."""
         unknown = [address for address in addresses if not self.is_known(address)]
         if unknown and (self._client.producers or self._client.consumers):
-            body = self.data().encode()
-            await asyncio.gather(*(self._tell(address, body) for address in unknown))
+            await asyncio.wait([self._introduced(address) for address in unknown])
+
+    def _introduced(self, address: str) -> asyncio.Task[None]:
+        task = self._introducing.get(address)
+        if task is None:
+            work = self._tell(address, self.data().encode())
+            task = self._client.scheduler.spawn(work, f"heartbeat to {address}")
+            self._introducing[address] = task
+            task.add_done_callback(lambda _: self._introducing.pop(address, None))
+        return task
+
+    def is_heard(self, address: str) -> bool:
+        """Whether a broker was told of us on the connection that is in use. Hot: once a pull."""
+        heard = self._heard.get(address)
+        return heard is not None and heard[0] is self._client.remoting.ready_now(address)
+
+    def forget(self, address: str) -> None:
+        """A broker does not know us any more, whatever it was told: it has to hear it again."""
+        self._heard.pop(address, None)
 
     def is_known(self, address: str) -> bool:
         """Whether a broker knows all members of this client, on the connection that is in use."""
         heard = self._heard.get(address)
-        return heard is not None and heard[0].is_open and heard[1] >= self._members()
+        in_use = self._client.remoting.connections.get(address)
+        return heard is not None and heard[0] is in_use and heard[1] >= self._members()
 
     def _members(self) -> frozenset[str]:
         return frozenset((*self._client.producers, *self._client.consumers))

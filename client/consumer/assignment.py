@@ -46,6 +46,8 @@ class Assignment:
         self.in_line = False
         #: It was taken away, or the consumer closes: nothing is committed any more.
         self.is_dropped = False
+        #: It is about to be dropped: what runs may end, and nothing else of it begins.
+        self.is_leaving = False
         #: Ordered: messages that were handed out and are not settled.
         self.taken = 0
         self._idle = asyncio.Event()
@@ -76,7 +78,9 @@ class Assignment:
         self._task = consumer.scheduler.spawn(self.loop.run(), f"pull of {self.queue}")
 
     def stop(self) -> None:
-        """No more pulls."""
+        """No more pulls, and nothing more is handed out."""
+        self.is_leaving = True
+        self.ready.clear()
         if self._task is not None:
             self._task.cancel()
             self._task = None
@@ -85,7 +89,6 @@ class Assignment:
         """It is not ours any more."""
         self.is_dropped = True
         self.stop()
-        self.ready.clear()
 
     def _request(self, offset: int) -> PullRequest:
         consumer = self._consumer
@@ -158,7 +161,7 @@ class Assignment:
         """A message failed: it comes again, here (ordered) or by the retry topic."""
         self._consumer.consumed(message, is_success=False)
         if self.is_dropped or message.queue_offset not in self.window:
-            self._consumer.handed_back(message)
+            self.settle(message)  # it comes again to whoever has the queue now: nothing is committed here
             return
         if self.is_ordered:
             await self._retry_in_order(message)
@@ -182,6 +185,8 @@ class Assignment:
         self._consumer.handed_back(message)
         # It stays the first of its queue; the others behind it wait with it.
         self._release()
+        if self.is_leaving:
+            return
         self.ready.appendleft(message)
         self._consumer.later(consumer.options.suspend, self.enter_if_idle)
 
@@ -210,11 +215,13 @@ class Assignment:
 
     def enter_if_idle(self) -> None:
         """Stand in line again, unless something of it is being processed."""
-        if not self.taken and not self.is_dropped:
+        if not self.taken and not self.is_leaving:
             self._consumer.line.enter(self)
 
     def _again(self, messages: list[ReceivedMessage]) -> None:
-        if not self.is_dropped:
+        # A call that took too long may have ended well since it was given up.
+        messages = [message for message in messages if message.queue_offset in self.window]
+        if not self.is_leaving:
             self.ready.extendleft(reversed(messages))
             self._consumer.line.enter(self)
 

@@ -73,7 +73,19 @@ class Line:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append(future)
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            if future.cancelled():
+                self._waiters.remove(future)  # who waits with a timeout, again and again, leaves nothing behind
+            else:
+                self.pass_on()
+            raise
+
+    def pass_on(self) -> None:
+        """Who was woken does not take anything: somebody else shall."""
+        if any(self._levels):
+            self._wake()
 
     def wake_all(self) -> None:
         """Everybody looks again: the consumer closes."""

@@ -6,6 +6,7 @@ PullMessageService and pullMessage of DefaultMQPushConsumerImpl.
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,8 +34,10 @@ COMMIT_OFFSET, SUSPEND, SUBSCRIPTION, LITE_PULL = 1, 2, 4, 16
 #: Seconds that a broker holds a request, and that we wait for its answer.
 HOLD: Final = 15.0
 ANSWER: Final = 30.0
-#: Seconds after an error, and after an answer that asks for patience.
+#: Seconds after a first error, after many in a row, and after an answer that asks for patience. Each is varied by half,
+#: so that the clients of a broker that comes back do not all come at once.
 AFTER_ERROR: Final = 1.0
+AFTER_ERRORS: Final = 4.0
 AFTER_FLOW_CONTROL: Final = 0.02
 
 _STATUS = {
@@ -86,6 +89,9 @@ class Pulls:
         """One request. What a broker refuses is raised as BrokerError."""
         queue = wanted.queue
         address, is_slave = self._client.routes.brokers.for_pull(queue.broker_name, self._suggested.get(queue, 0))
+        if not wanted.with_subscription and not self._client.heartbeats.is_heard(address):
+            # A new connection: its broker has forgotten us with the old one, or was restarted.
+            await self._client.heartbeats.introduce([address])
         answer = await self._client.remoting.request(
             address,
             RequestCode.PULL_MESSAGE,
@@ -94,6 +100,8 @@ class Pulls:
         )
         status = _STATUS.get(answer.code)
         if status is None:
+            if answer.code == ResponseCode.SUBSCRIPTION_NOT_EXIST:
+                self._client.heartbeats.forget(address)
             raise BrokerError.of(answer, address)
         header = answer.header(PullMessageAnswer)
         self._suggested[queue] = header.suggest_which_broker_id
@@ -226,6 +234,7 @@ class PullLoop:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
+        failures = 0
         while True:
             waiting = self._room.wait()
             if waiting is not None:
@@ -235,8 +244,10 @@ class PullLoop:
             try:
                 pulled = await self._pulls.pull(self._request(self.offset))
             except (BrokerError, ClientError, TransportError, ProtocolError) as error:
-                await asyncio.sleep(self._pause(error))
+                failures += 1
+                await asyncio.sleep(self._pause(error, failures))
                 continue
+            failures = 0
             if pulled.status == "OFFSET_ILLEGAL":
                 log.warning("%s: offset %d is not there, going on at %d", self.queue, self.offset, pulled.next_offset)
                 self._moved(pulled.next_offset)
@@ -252,11 +263,11 @@ class PullLoop:
             else:
                 self._nothing(self.offset)
 
-    def _pause(self, error: Exception) -> float:
+    def _pause(self, error: Exception, failures: int) -> float:
         code = getattr(error, "code", None)
         if code == ResponseCode.FLOW_CONTROL:
             return AFTER_FLOW_CONTROL
         # A heartbeat may not have arrived yet: the next pull finds it done.
         quiet = code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST)
         log.log(logging.DEBUG if quiet else logging.WARNING, "%s: pull failed: %s", self.queue, error)
-        return AFTER_ERROR
+        return min(AFTER_ERROR * (1 << min(failures - 1, 8)), AFTER_ERRORS) * random.uniform(0.5, 1.5)

@@ -22,7 +22,7 @@ from cometmq.client.consumer.member import GroupMember
 from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import PushOptions, StartFrom, options_of
 from cometmq.client.consumer.pulling import Pulls
-from cometmq.client.consumer.rebalance import LOCK_INTERVAL, Rebalance
+from cometmq.client.consumer.rebalance import LOCK_INTERVAL, UNLOCK_PATIENCE, Rebalance
 from cometmq.client.consumer.running_info import consume_result, running_info
 from cometmq.client.consumer.subscriptions import (
     Priorities,
@@ -126,6 +126,7 @@ class PushConsumer(GroupMember):
         self._unsettled: dict[ReceivedMessage, float] = {}
         self._slot_waiters: list[asyncio.Future[None]] = []
         self._running: set[asyncio.Task[Any]] = set()
+        self._rebalancing: asyncio.Task[Any] | None = None
 
     # Its life
 
@@ -145,7 +146,7 @@ class PushConsumer(GroupMember):
         self.rebalance = Rebalance(self)
         await self.client.routes.refresh(topic for topic in self.subscriptions if topic != self.retry_topic)
         await self.client.heartbeats.beat()
-        self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
+        self._rebalancing = self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
         self.scheduler.every(self.options.persist_interval, self._persist, "commit of the offsets")
         self.scheduler.every(self.options.consume_timeout, self._expire, "look for messages that take too long")
         if self.needs_locks:
@@ -163,9 +164,10 @@ class PushConsumer(GroupMember):
         self._state = "closing"
         for assignment in self.assignments.values():
             assignment.stop()
-            assignment.ready.clear()
         self.line.wake_all()
         self._free_slots(everybody=True)
+        # No queue comes or goes any more: one that came after the unlock would stay locked.
+        await self._finish_rebalance()
         await self._finish_workers()
         for message in self._unsettled:
             log.warning("%r was taken and never settled: it comes again", message)
@@ -173,7 +175,7 @@ class PushConsumer(GroupMember):
         for assignment in self.assignments.values():
             assignment.drop()
         if self.needs_locks:
-            await self.rebalance.unlock(self.assignments)
+            await self.rebalance.unlock({*self.assignments, *self.rebalance.locking})
         self.assignments.clear()
         if self._traces is not None:
             await self._traces.close()
@@ -182,6 +184,13 @@ class PushConsumer(GroupMember):
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._state = "closed"
+
+    async def _finish_rebalance(self) -> None:
+        if self._rebalancing is not None:
+            self._rebalancing.cancel()
+            await asyncio.wait([self._rebalancing])
+        for assignment in self.assignments.values():
+            assignment.stop()
 
     async def _finish_workers(self) -> None:
         running = [task for task in self._running if task is not asyncio.current_task()]
@@ -271,13 +280,19 @@ class PushConsumer(GroupMember):
     def restart_queue(self, assignment: Assignment, offset: int) -> None:
         """A queue goes on elsewhere: its messages are forgotten, and the new offset counts."""
         queue = assignment.queue
+        if assignment.is_dropped:
+            return  # it begins anew already, or is somebody else's
         assignment.drop()
-        self.assignments.pop(queue, None)
         self.offsets_store.update(queue, offset)
 
         async def again() -> None:
+            # Until the broker has the new offset the queue keeps its place: a rebalance would begin at the old one.
             await self.offsets_store.persist([queue])
-            self.offsets_store.forget(queue)
+            if self.ordered:
+                await assignment.until_idle(UNLOCK_PATIENCE)
+            if self.assignments.get(queue) is assignment:
+                del self.assignments[queue]
+                self.offsets_store.forget(queue)
             self.rebalance.soon()
 
         self.scheduler.spawn(again(), f"restart of {queue}")
@@ -361,9 +376,7 @@ class PushConsumer(GroupMember):
         """Messages for somebody who iterates; None when the consumer closes."""
         while self._state == "open":
             if len(self._unsettled) >= self.concurrency:
-                waiter: asyncio.Future[None] = self._loop.create_future()
-                self._slot_waiters.append(waiter)
-                await waiter
+                await self._until_slot()
                 continue
             messages = self._take(most)
             if messages is not None:
@@ -372,8 +385,24 @@ class PushConsumer(GroupMember):
                     for message in messages:
                         self._contexts[message] = self._before([message]), now
                 return messages
-            await self.line.wait()
+            try:
+                await self.line.wait()
+            except asyncio.CancelledError:
+                self._free_slots()  # the slot that this one would have used is another one's
+                raise
         return None
+
+    async def _until_slot(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._slot_waiters.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.cancelled():
+                self._slot_waiters.remove(waiter)
+            else:
+                self._free_slots()
+            raise
 
     # By handlers
 

@@ -39,8 +39,9 @@ _TROUBLE = (BrokerError, ClientError, TransportError)
 LOCK_TIMEOUT = 1.0
 #: Seconds that an ordered queue is kept for a handler that is still busy with it.
 UNLOCK_PATIENCE = 20.0
-#: Seconds between two renewals of the locks.
+#: Seconds between two renewals of the locks, and until a broker that did not answer is asked again.
 LOCK_INTERVAL = 20.0
+RENEW_AGAIN = 1.0
 
 
 class HeldQueue(Protocol):
@@ -113,6 +114,8 @@ class Rebalance(Generic[Q]):
         self._consumer = consumer
         self._client = consumer.client
         self._wanted = asyncio.Event()
+        #: Queues whose lock we may have although they are not assigned, yet or any more: a close unlocks them too.
+        self.locking: set[MessageQueue] = set()
 
     def soon(self) -> None:
         """Rebalance at the next opportunity."""
@@ -208,8 +211,10 @@ class Rebalance(Generic[Q]):
         consumer = self._consumer
         assignment = consumer.new_assignment(queue)
         if consumer.needs_locks:
+            self.locking.add(queue)
             locked = await self.lock([queue])
             if queue not in locked:
+                self.locking.discard(queue)
                 return False
             assignment.locked_at = asyncio.get_running_loop().time()
         consumer.offsets_store.forget(queue)
@@ -220,6 +225,7 @@ class Rebalance(Generic[Q]):
             return False
         log.info("%s: %s begins at %d", consumer.group, queue, offset)
         consumer.assignments[queue] = assignment
+        self.locking.discard(queue)
         assignment.start(offset)
         return True
 
@@ -232,11 +238,15 @@ class Rebalance(Generic[Q]):
             await assignment.until_idle(UNLOCK_PATIENCE)
         await consumer.offsets_store.persist([queue])
         assignment.drop()
+        is_locked = assignment.locked_at is not None
+        if is_locked:
+            self.locking.add(queue)
         consumer.assignments.pop(queue, None)
         consumer.offsets_store.forget(queue)
         consumer.pulls.forget(queue)
-        if assignment.locked_at is not None:
+        if is_locked:
             await self.unlock([queue])
+            self.locking.discard(queue)
         log.info("%s: %s is let go", consumer.group, queue)
 
     # Where to begin
@@ -271,8 +281,10 @@ class Rebalance(Generic[Q]):
 
     # Locks of ordered consumers
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues on their brokers; gives those that are ours now."""
+    async def lock(
+        self, queues: Iterable[MessageQueue], unanswered: list[MessageQueue] | None = None
+    ) -> set[MessageQueue]:
+        """Lock queues on their brokers; gives those that are ours now. `unanswered` takes those of silent brokers."""
         locked: set[MessageQueue] = set()
         for broker, some in _by_broker(queues).items():
             body = LockBatchRequestBody(
@@ -287,20 +299,34 @@ class Rebalance(Generic[Q]):
                 )
             except _TROUBLE as error:
                 log.warning("%s: queues of %s could not be locked: %s", self._consumer.group, broker, error)
+                if unanswered is not None:
+                    unanswered += some
                 continue
             found = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
             locked |= {MessageQueue.from_wire(queue) for queue in found}
         return locked
 
     async def renew_locks(self) -> None:
-        """Tell the brokers that we still have our queues; those that somebody else has by now are not consumed."""
+        """Tell the brokers that we still have our queues; those that somebody else has by now are not consumed.
+
+        A broker that does not answer has said nothing: our locks there count until they are too old, and it is asked
+        again soon.
+        """
         assignments = self._consumer.assignments
-        locked = await self.lock(list(assignments))
-        now = asyncio.get_running_loop().time()
-        for queue, assignment in list(assignments.items()):
-            assignment.locked_at = now if queue in locked else None
-            if queue in locked:
-                assignment.enter_if_idle()
+        asked = dict(assignments)
+        while asked:
+            unanswered: list[MessageQueue] = []
+            locked = await self.lock(asked, unanswered)
+            now = asyncio.get_running_loop().time()
+            for queue, assignment in asked.items():
+                if queue in locked:
+                    assignment.locked_at = now
+                    assignment.enter_if_idle()
+                elif queue not in unanswered:
+                    assignment.locked_at = None
+            if unanswered:
+                await asyncio.sleep(RENEW_AGAIN)
+            asked = {queue: assignments[queue] for queue in unanswered if queue in assignments}
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         for broker, some in _by_broker(queues).items():
