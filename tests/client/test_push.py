@@ -264,6 +264,22 @@ async def test_a_group_goes_on_where_it_was(mq: Client, name: Name) -> None:
     assert second == [b"new"]
 
 
+async def test_a_broker_that_comes_back_hears_of_the_group_at_once() -> None:
+    """It has forgotten its members, and neither a heartbeat nor a rebalance is due."""
+    received = Received()
+    with EmbeddedBroker() as broker:
+        async with connect(broker.nameserver, heartbeat_interval=1000) as mq:
+            await fill(mq, "T", b"before")
+            options = {"start_from": "first", "rebalance_interval": 1000.0}
+            async with mq.push_consumer("CG", {"T": "*"}, received, **options) as consumer:
+                await received.has(1)
+                await until(lambda: len(consumer.assignments) == 5)  # the retry topic too: no round is due any more
+                await asyncio.to_thread(broker.restart)
+                async with connect(broker.nameserver) as other:  # a producer of the same client would tell of both
+                    await fill(other, "T", b"after")
+                await until(lambda: b"after" in received)
+
+
 async def test_a_close_finishes_what_runs(mq: Client, name: Name) -> None:
     await fill(mq, name("T"), b"slow")
     begun, finish, done = asyncio.Event(), asyncio.Event(), False

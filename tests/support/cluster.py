@@ -73,13 +73,19 @@ class OwnBroker(ServerProcess):
 class Cluster:
     """A nameserver and a broker, both running. `kind` is OURS or REAL.
 
-    The nameserver is ours, or the real one of the version that is given.
+    The nameserver is ours, or the real one of the version that is given. `version` is that of a real broker.
     """
 
     def __init__(
-        self, kind: str, folder: Path, config: Mapping[str, str] | None = None, nameserver_version: str | None = None
+        self,
+        kind: str,
+        folder: Path,
+        config: Mapping[str, str] | None = None,
+        nameserver_version: str | None = None,
+        version: str = V5,
     ) -> None:
         self.kind = kind
+        self.version = version
         self.folder = folder
         self._nameserver: OwnNameserver | RealNameserver = (
             RealNameserver(folder / "namesrv", version=nameserver_version)
@@ -104,7 +110,7 @@ class Cluster:
             return OwnBroker(folder, self.nameserver, self._config)
         # Without its timers it cannot delete a topic.
         settings = {"timerWheelEnable": "true", **self._config}
-        return RealBroker(folder, V5, BROKER_NAME, CLUSTER_NAME, self.nameserver, settings)
+        return RealBroker(folder, self.version, BROKER_NAME, CLUSTER_NAME, self.nameserver, settings)
 
     def _first_start(self) -> None:
         """A port that was free may be another one's by the time a broker binds it: then with other ports."""
