@@ -7,14 +7,15 @@ ours, which the tests of `tests/client` know better, are slow ones.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cometmq.client import Client, Message, MessageQueue, SendStatus, connect
 from cometmq.client.consumer.pull import PullConsumer
-from cometmq.client.consumer.subscriptions import Tags
-from cometmq.client.errors import SendFailed
+from cometmq.client.consumer.subscriptions import Sql, Tags
+from cometmq.client.errors import SendFailed, Unsupported
 from cometmq.client.message import ReceivedMessage
 from cometmq.remoting.errors import TransportError
 from support import real_rocketmq
@@ -23,7 +24,7 @@ from support.real_rocketmq import V4, V5
 
 Unique = Callable[[str], str]
 #: Retries come at the levels 3, 4, ...: short ones.
-SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s 1s"}
+SETTINGS = {"messageDelayLevel": "1s 2s 1s 1s 1s 1s 1s", "enablePropertyFilter": "true"}
 PATIENCE = 60
 #: A consumer that looks for its queues often: the retry topic is made when the group is first seen.
 EAGER = {"start_from": "first", "rebalance_interval": 0.2}
@@ -166,6 +167,35 @@ async def test_a_delay_level_is_waited_for(peer: Cluster, mq: Client, unique: Un
     assert got.topic == topic
     # The broker counts from when it stored it, which is after it was born.
     assert (got.stored_time - got.born_time).total_seconds() >= 1.9
+
+
+async def test_a_delay_that_is_no_level_needs_a_broker_with_timers(peer: Cluster, mq: Client, unique: Unique) -> None:
+    if peer.kind == OURS:
+        pytest.skip("our broker has no timers so far")
+    topic, delay = peer.make_topic(unique("Timed"), queues=1), timedelta(milliseconds=1500)
+    received = Received()
+    async with mq.push_consumer(unique("CG_timed"), {topic: "*"}, received, start_from="first"):
+        if peer.version == V4:
+            with pytest.raises(Unsupported, match="too old for a delay"):
+                await fill(mq, topic, b"later", delay=delay)
+            return
+        await fill(mq, topic, b"later", delay=delay)
+        await received.has(1)
+    # The wheel turns once a second, and a message may come by one turn too early.
+    assert (received[0].stored_time - received[0].born_time).total_seconds() >= 0.5
+    assert received.bodies == [b"later"]
+
+
+async def test_sql_is_judged_by_the_broker(peer: Cluster, mq: Client, unique: Unique) -> None:
+    if peer.kind == OURS:
+        pytest.skip("our broker refuses SQL92 so far")
+    topic = peer.make_topic(unique("Sql"), queues=1)
+    for price in ("5", "15", "25"):
+        await fill(mq, topic, price.encode(), properties={"price": price})
+    received = Received()
+    async with mq.push_consumer(unique("CG_sql"), {topic: Sql("price > 10")}, received, start_from="first"):
+        await received.has(2)
+    assert sorted(received.bodies) == [b"15", b"25"]
 
 
 async def test_tags_with_one_hash_code_are_told_apart(peer: Cluster, mq: Client, unique: Unique) -> None:
