@@ -266,7 +266,9 @@ class Recovery:
     def _look_at_times(self, requests: list[DispatchRequest]) -> None:
         self._newest = max(self._newest, max([request.store_timestamp for request in requests]))
         if self._doubt is None and self._newest >= self._saved:
-            self._doubt = next(each.physical_offset for each in requests if each.store_timestamp >= self._saved)
+            # None of them, perhaps: a second scan begins further back and knows the newest time from the first.
+            since = self._saved
+            self._doubt = next((each.physical_offset for each in requests if each.store_timestamp >= since), None)
 
     def _hand_over(self, requests: list[DispatchRequest]) -> None:
         """Dispatch requests. Queues that are not in step with the log are put in step first."""

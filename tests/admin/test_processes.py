@@ -1,6 +1,7 @@
 """`mqadmin` as processes: exit codes, pipes, a terminal, signals, and how soon it answers."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def test_wrapper_in_bin_is_the_same_command() -> None:
 
 
 def test_reader_that_goes_away_is_no_error_with_a_traceback(broker: EmbeddedBroker) -> None:
-    command = f"{sys.executable} -m cometmq.admin getBrokerConfig -b {broker.address} | head -1"
+    command = f"{shlex.quote(sys.executable)} -m cometmq.admin getBrokerConfig -b {broker.address} | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=100)
     assert done.stdout.startswith("============")
     assert "Traceback" not in done.stderr
