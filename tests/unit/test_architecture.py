@@ -20,6 +20,8 @@ MAY_IMPORT = {
     "conf": set(),
     "client": {"protocol", "remoting", "namespace"},
     "admin": {"client", "protocol", "remoting", "namespace"},
+    "spark": {"client", "protocol", "remoting", "namespace"},
+    "pyspark_cometmq": {"spark"},
     "testing": {"protocol", "remoting", "namesrv", "broker", "namespace"},
 }
 #: Folders and modules that may import less than their part, or more.
