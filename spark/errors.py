@@ -1,0 +1,46 @@
+"""What a user of the Spark source and sink can meet: each says which option or queue it is about, and what to do.
+
+Spark shows the text of an error and nothing else of it, so the remedy is part of the text; and it carries errors from
+process to process, so they pickle. Errors of the cluster itself are those of `cometmq.client.errors`.
+"""
+
+from cometmq.client.errors import ClientError
+from cometmq.spark.queue_range import QueueId
+
+
+class SparkSourceError(ClientError):
+    """Root of the errors of the Spark source and sink."""
+
+    def __init__(self, cause: str, remedy: str = "") -> None:
+        # All arguments go to the base: that is what makes the error pickle.
+        super().__init__(cause, remedy)
+        self.cause = cause
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.remedy}" if self.remedy else self.cause
+
+
+class OptionError(SparkSourceError, ValueError):
+    """Raised when an option, or a column of a schema, cannot be used as it is given."""
+
+    def __init__(self, option: str, value: str, remedy: str) -> None:
+        super().__init__(f"{option}={value}" if value else option, remedy)
+        self.args = (option, value, remedy)
+        self.option = option
+        self.value = value
+
+
+class Unreachable(SparkSourceError):
+    """Raised when the cluster, or a broker of a topic, has not answered for longer than a query may wait."""
+
+
+class DataLoss(SparkSourceError):
+    """Raised when messages that a query still had to read are gone, and `failOnDataLoss` is true."""
+
+    def __init__(self, queue: QueueId, wanted: int, have: int, remedy: str) -> None:
+        super().__init__(f"{queue}: offset {wanted} was to be read and the queue has {have}", remedy)
+        self.args = (queue, wanted, have, remedy)
+        self.queue = queue
+        self.wanted = wanted
+        self.have = have
