@@ -107,6 +107,7 @@ class Client:
         request_timeout: float = API_TIMEOUT,
         route_interval: float = ROUTE_INTERVAL,
         heartbeat_interval: float = HEARTBEAT_INTERVAL,
+        lookup_interval: float = LOOKUP_INTERVAL,
     ) -> None:
         self._given = nameservers
         self.namespace = namespace
@@ -114,6 +115,7 @@ class Client:
         self.request_timeout = request_timeout
         self._route_interval = route_interval
         self._heartbeat_interval = heartbeat_interval
+        self._lookup_interval = lookup_interval
         self.address = client_ip or local_address()
         self.instance_name = instance_name
         self.unit_name = unit_name
@@ -146,8 +148,10 @@ class Client:
             table=self.server_requests.table(),
             ext_hook=self._ext_hook,
         )
-        url = lookup_url(unit=self.unit_name)
-        self.nameservers = Nameservers(self.remoting, configured_addresses(self._given), url=url)
+        addresses = configured_addresses(self._given)
+        # Addresses that were given count: the address server is for those who have none.
+        url = None if addresses else lookup_url(unit=self.unit_name)
+        self.nameservers = Nameservers(self.remoting, addresses, url=url)
         self.routes = Routes(self.nameservers, request_timeout=self.request_timeout)
         self.heartbeats = Heartbeats(self)
         self.routes.on_changed.append(self._route_changed)
@@ -156,7 +160,8 @@ class Client:
         self.scheduler.every(self._route_interval, self._refresh_routes, "refresh of the routes")
         self.scheduler.every(self._heartbeat_interval, self.heartbeats.beat, "heartbeat")
         if self.nameservers.is_looked_up:
-            self.scheduler.every(LOOKUP_INTERVAL, self.nameservers.look_up, "lookup of the nameservers", first=10.0)
+            every = self._lookup_interval
+            self.scheduler.every(every, self.nameservers.look_up, "lookup of the nameservers", first=min(10.0, every))
 
     async def close(self) -> None:
         """Close the members in good order, then everything else. Nothing is left behind."""

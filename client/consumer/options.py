@@ -1,6 +1,6 @@
 """How consumers work: RocketMQ's settings, in Python's units. The names in brackets are Java's."""
 
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -10,6 +10,8 @@ from cometmq.protocol.bodies.heartbeat import MessageModel
 
 #: Concurrent consumers give a message up after so many retries, when the user says nothing.
 DEFAULT_RETRIES: Final = 16
+#: How far back a group begins that shall begin at a moment and is not told which (consumeTimestamp).
+TIMESTAMP_AGO: Final = timedelta(minutes=30)
 
 
 class StartFrom(StrEnum):
@@ -86,7 +88,8 @@ def options_of(kind: type[_Options], given: dict[str, Any], function: str) -> _O
     if unknown:
         raise TypeError(f"{function}() has no option {', '.join(sorted(unknown))}")
     if isinstance(start := given.get("start_from"), str):
-        given = {**given, "start_from": StartFrom(start)}
+        moment = datetime.now(UTC) - TIMESTAMP_AGO if start == "timestamp" else StartFrom(start)
+        given = {**given, "start_from": moment}
     if isinstance(model := given.get("model"), str):
         given = {**given, "model": MessageModel(model.upper())}
     return kind(**given)

@@ -1,6 +1,7 @@
-"""Latency fault tolerance with two real brokers, one of which becomes slow: traffic moves away and comes back (A24).
+"""A24: one slow broker is avoided and later used again; when all are slow or failing, sends go on all the same.
 
-The slow one is behind a link that holds its answers back for 600 ms. The sends per broker over time are printed.
+Two real brokers; the slow one is behind a link that holds its answers back for 600 ms. The sends per broker over time
+are printed.
 """
 
 import asyncio
