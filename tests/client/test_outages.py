@@ -2,14 +2,16 @@
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from cometmq.client import Client, connect
-from cometmq.client.errors import BrokerError, ClientError, NoNameserver
+from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, SendFailed
 from cometmq.client.message import ReceivedMessage
 from cometmq.remoting.errors import TransportError
 from cometmq.testing import EmbeddedBroker
+from support.cluster import OURS, AnyBroker, Cluster
 from support.loops import until
 from support.server_process import free_port
 
@@ -77,6 +79,47 @@ async def test_consumers_and_producers_outlive_a_restart_of_everything() -> None
             )
 
 
+async def test_without_nameservers_what_is_known_goes_on_and_what_is_new_says_why(tmp_path: Path) -> None:
+    received = Received()
+    with Cluster(OURS, tmp_path) as cluster:
+        nameserver = cluster.nameserver
+        cluster.make_topic("T")
+        async with (
+            connect(nameserver, route_interval=0.05) as mq,
+            mq.producer("PG") as producer,
+            mq.push_consumer("CG", {"T": "*"}, received, start_from="first", rebalance_interval=0.05) as consumer,
+        ):
+            await producer.send("T", b"before")
+            await until(lambda: received == [b"before"], "consumed", 60)
+            queues = [queue for queue in consumer.assignments if queue.topic == "T"]
+            cluster.kill_nameserver()
+            for number in range(20):
+                await producer.send("T", b"%d" % number)
+                await asyncio.sleep(0.02)
+            await until(lambda: len(received) == 21, "consumed without a nameserver", 60)
+            assert set(queues) <= set(consumer.assignments), "it keeps its queues"
+            with pytest.raises(NoNameserver, match=f"no nameserver answered .*{nameserver}"):
+                await producer.send("Unknown", b"x", timeout=2)
+
+
+async def test_a_producer_whose_topic_is_deleted_hears_that_it_does_not_exist() -> None:
+    with EmbeddedBroker(config={"autoCreateTopicEnable": False}) as broker:
+        async with connect(broker.nameserver) as mq, mq.producer("PG") as producer:
+            await mq.admin().create_topic("T", read_queues=2, write_queues=2)
+            await producer.send("T", b"1", timeout=10)
+            await mq.admin().delete_topic("T")
+            errors: list[Exception] = []
+            for _ in range(2):
+                with pytest.raises((NoRoute, SendFailed)) as caught:
+                    await producer.send("T", b"2", timeout=10)
+                errors.append(caught.value)
+            print(f"\n{errors[0]}\n{errors[1]}")
+            # The first is told by the broker; then the topic is forgotten, and the next is told why it has no route.
+            assert all("T" in str(error) and "not exist" in str(error) for error in errors)
+            assert isinstance(errors[1], NoRoute)
+            assert "autoCreateTopicEnable" in str(errors[1])
+
+
 async def test_a_topic_that_is_deleted_and_comes_back_goes_on(
     mq: Client, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,7 +141,7 @@ def complaints(caplog: pytest.LogCaptureFixture, group: str) -> list[str]:
 
 
 async def test_members_that_subscribe_differently_go_on_and_the_broker_says_so(
-    broker: EmbeddedBroker, name: Name, caplog: pytest.LogCaptureFixture
+    broker: AnyBroker, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = Received(), Received()
     async with (
