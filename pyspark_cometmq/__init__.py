@@ -2,3 +2,7 @@
 
 One such module that cannot be imported disables them all, so only pyspark is needed to load this one.
 """
+
+from cometmq.spark.source import RocketMQSource as DefaultSource
+
+__all__ = ["DefaultSource"]

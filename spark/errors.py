@@ -39,7 +39,7 @@ class DataLoss(SparkSourceError):
     """Raised when messages that a query still had to read are gone, and `failOnDataLoss` is true."""
 
     def __init__(self, queue: QueueId, wanted: int, have: int, remedy: str) -> None:
-        super().__init__(f"{queue}: offset {wanted} was to be read and the queue has {have}", remedy)
+        super().__init__(f"{queue}: offset {wanted} is gone, the nearest one there is {have}", remedy)
         self.args = (queue, wanted, have, remedy)
         self.queue = queue
         self.wanted = wanted

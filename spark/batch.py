@@ -1,0 +1,67 @@
+"""The batch reader: what `spark.read` gives, from where to where, in which tasks.
+
+The offsets are decided when Spark plans the query, once for each action. Filters of the query narrow what is read
+where Spark hands them over; see `pruning`. Kafka's KafkaBatch.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from cometmq.spark.columns import Columns
+from cometmq.spark.options import Options, parse
+from cometmq.spark.pruning import EVERYTHING, Pruning, pruning_by
+from cometmq.spark.queue_range import QueueRange
+from cometmq.spark.splits import RangesPartition, partitions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Seconds that brokers may take to answer when a query is planned.
+_PATIENCE: Final = 30.0
+
+
+class BatchReader(DataSourceReader):
+    """One scan of a batch query."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options: Options = parse(options)
+        self._columns = Columns.of(schema)
+        self._pruning: Pruning = EVERYTHING
+
+    def partitions(self) -> list[RangesPartition]:  # type: ignore[override]  # Spark asks for a list
+        return partitions(self._ranges(), self._options.splitting)
+
+    def _ranges(self) -> list[QueueRange]:
+        from cometmq.spark.cluster import Cluster
+        from cometmq.spark.resolving import resolve
+
+        options = self._options
+        cluster = Cluster(options.access, options.topics)
+        queues = [queue for queue in cluster.queues() if self._pruning.takes(queue)]
+        if not queues:
+            return []
+        lossy = options.read.fail_on_data_loss
+        begins = resolve(options.batch_start, queues, cluster, patience=_PATIENCE, fail_on_data_loss=lossy)
+        ends = resolve(options.ending, queues, cluster, patience=_PATIENCE, fail_on_data_loss=lossy)
+        whole = [QueueRange(*queue, begins[queue], ends[queue]) for queue in queues]
+        return self._pruning.narrowed(whole, cluster, _PATIENCE)
+
+    def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+        from cometmq.spark.reading import read_ranges
+
+        if not isinstance(partition, RangesPartition):  # Spark's own, when there is nothing to read
+            return iter(())
+        options = self._options
+        return read_ranges(partition.ranges, options.access, self._columns, self._pruning.read_options(options.read))
+
+
+class FilteringBatchReader(BatchReader):
+    """A batch reader that is told the filters. Spark refuses one when its filter push-down is off."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Remember what narrows the ranges. All filters stay with Spark, which checks every row again."""
+        self._pruning = pruning_by(filters)
+        return filters

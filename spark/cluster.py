@@ -1,0 +1,233 @@
+"""What the driver asks of the cluster: which queues there are, how far they go, and where they were at a time.
+
+Blocking calls over the process's link, each one gathered over all queues. Who is away for a while is told apart from
+what is wrong: queues without an answer are the caller's to wait
+for, errors of options are raised at once. Kafka's
+KafkaOffsetReaderAdmin.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from typing import Any, Final, NamedTuple, TypeVar
+
+from cometmq.client.admin import Admin
+from cometmq.client.consumer.pulling import PullRequest, Pulls
+from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, TopicNotFound
+from cometmq.client.queues import MessageQueue
+from cometmq.protocol import namespaces
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.bodies.stats import TopicOffset
+from cometmq.remoting.errors import TransportError
+from cometmq.spark.access import Access
+from cometmq.spark.errors import OptionError, Unreachable
+from cometmq.spark.link import link_to
+from cometmq.spark.queue_range import QueueId
+from cometmq.spark.topics import Topics
+
+_T = TypeVar("_T")
+
+#: Offsets by queue.
+Offsets = dict[QueueId, int]
+
+#: Requests in flight of one question: a topic may have thousands of queues.
+_AT_ONCE: Final = 256
+#: Messages that are looked at to learn how large they are.
+_SAMPLE: Final = 32
+#: Seconds until brokers that did not answer are asked again.
+_PAUSE: Final = 0.5
+
+
+class Answers(NamedTuple):
+    """Offsets of the queues whose brokers answered, and what kept the others from it."""
+
+    offsets: Offsets
+    failures: dict[QueueId, Exception]
+
+
+class Bounds(NamedTuple):
+    """The ends of a queue, and when its last message was stored (milliseconds; 0: it has none)."""
+
+    first: int
+    after_last: int
+    last_stored: int
+
+
+class Cluster:
+    """The cluster as one query sees it. It keeps nothing but the link, which is the process's."""
+
+    def __init__(self, access: Access, topics: Topics) -> None:
+        self._access = access
+        self._topics = topics
+        self._link = link_to(access)
+        self._admin: Admin = self._link.client.admin(request_timeout=access.request_timeout)
+
+    # Which queues there are
+
+    def check(self) -> None:
+        """Ask for the topics now, so that what is wrong is told before a query starts."""
+        self.queues()
+
+    def queues(self) -> list[QueueId]:
+        """All queues of the query, sorted. OptionError for a topic that does not exist, Unreachable without cluster."""
+        try:
+            return self._run(self._queues())
+        except (NoNameserver, TransportError) as error:
+            servers = ";".join(self._access.name_servers)
+            raise Unreachable(
+                f"nameServer={servers}: no nameserver answers ({error})",
+                "check the addresses, that they can be reached from Spark's driver, and tls",
+            ) from None
+
+    async def _queues(self) -> list[QueueId]:
+        found = await asyncio.gather(*(self._queues_of(topic) for topic in await self._names()))
+        queues = {queue for each in found for queue in each}
+        wanted = self._topics.queues
+        if wanted is None:
+            return sorted(queues)
+        if missing := sorted(wanted - queues):
+            there = ", ".join(f"{each.broker}: {each.queue_id}" for each in sorted(queues))
+            raise OptionError("assign", "", f"there is no {missing[0]}; the topic has {there}")
+        return sorted(wanted)
+
+    async def _names(self) -> Iterable[str]:
+        if self._topics.pattern is None:
+            return self._topics.names
+        prefix = f"{self._access.namespace}{namespaces.SEPARATOR}" if self._access.namespace else ""
+        own = [topic for topic in await self._admin.topics() if topic.startswith(prefix)]
+        matching = self._topics.matching(self._access.shown_topic(topic) for topic in own)
+        if not matching:
+            raise OptionError(self._topics.option, str(self._topics.pattern), "no topic has such a name")
+        return matching
+
+    async def _queues_of(self, topic: str) -> list[QueueId]:
+        try:
+            queues = await self._admin.read_queues_of(self._access.wire_topic(topic))
+        except TopicNotFound:
+            raise OptionError(
+                self._topics.option,
+                topic,
+                "no nameserver knows this topic; check its name and the namespace, or create it with mqadmin updateTopic",
+            ) from None
+        return [QueueId(topic, each.broker_name, each.queue_id) for each in queues]
+
+    # How far they go
+
+    def latest(self, queues: Iterable[QueueId]) -> Answers:
+        """The offset that the next message of each queue will get."""
+        return self._each(queues, self._admin.max_offset)
+
+    def earliest(self, queues: Iterable[QueueId]) -> Answers:
+        """The offset of the first message that each queue has."""
+        return self._each(queues, self._admin.min_offset)
+
+    def at_times(self, times: Mapping[QueueId, int]) -> Answers:
+        """The offset of the first message of each queue that was stored at its time (milliseconds) or later."""
+        return self._each(times, lambda queue: self._admin.search_offset(queue, times[self._shown(queue)]))
+
+    def bounds(self, topics: Iterable[str]) -> dict[QueueId, Bounds]:
+        """The ends of all queues of topics."""
+
+        async def ask() -> dict[QueueId, Bounds]:
+            tables = await asyncio.gather(
+                *(self._admin.topic_stats(self._access.wire_topic(topic)) for topic in topics)
+            )
+            return {
+                self._shown(MessageQueue.from_wire(queue)): _bounds(offset)
+                for table in tables
+                for queue, offset in table.offset_table.items()
+            }
+
+        return self._run(ask())
+
+    def message_sizes(self, begins: Mapping[QueueId, int]) -> dict[QueueId, float]:
+        """The bytes of a message of each queue on average: by the first ones from an offset on, as they are stored."""
+        pulls = Pulls(self._link.client, self._access.wire_group)
+
+        async def sample(queue: MessageQueue) -> int:
+            request = PullRequest(
+                queue,
+                begins[self._shown(queue)],
+                SubscriptionData(topic=queue.topic, sub_string="*"),
+                max_count=_SAMPLE,
+                hold=0.0,
+                with_subscription=True,
+            )
+            records = (await pulls.pull(request)).records
+            return sum(record.size for record in records) // len(records) if records else 0
+
+        answers = self._each(begins, sample)
+        return {queue: float(size) for queue, size in answers.offsets.items() if size}
+
+    def _each(self, queues: Iterable[QueueId], ask: Callable[[MessageQueue], Awaitable[int]]) -> Answers:
+        """One question about each queue, all at once."""
+        wanted = list(queues)
+
+        async def gathered() -> list[int | Exception]:
+            free = asyncio.Semaphore(_AT_ONCE)
+
+            async def one(queue: QueueId) -> int | Exception:
+                async with free:
+                    try:
+                        return await ask(self._wired(queue))
+                    except (ClientError, BrokerError, TransportError) as error:
+                        return error
+
+            return await asyncio.gather(*(one(queue) for queue in wanted))
+
+        offsets: Offsets = {}
+        failures: dict[QueueId, Exception] = {}
+        for queue, outcome in zip(wanted, self._run(gathered()), strict=True):
+            if isinstance(outcome, int):
+                offsets[queue] = outcome
+            else:
+                failures[queue] = outcome
+        return Answers(offsets, failures)
+
+    def surely(
+        self, question: Callable[[list[QueueId]], Answers], queues: Iterable[QueueId], seconds: float
+    ) -> Offsets:
+        """The answers of all queues, waited for: a broker may just be starting again. Unreachable after so long."""
+        missing, found = list(queues), {}
+        deadline = time.monotonic() + seconds
+        while missing:
+            answers = question(missing)
+            found |= answers.offsets
+            missing = list(answers.failures)
+            for queue, error in answers.failures.items():
+                if not is_passing(error):
+                    raise error
+                if time.monotonic() >= deadline:
+                    raise unreachable(queue, error, seconds) from None
+            if missing:
+                time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
+        return found
+
+    # Names and the loop
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        return self._link.run(work, timeout=None)  # every request in it has a time of its own
+
+    def _wired(self, queue: QueueId) -> MessageQueue:
+        return MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
+
+    def _shown(self, queue: MessageQueue) -> QueueId:
+        return QueueId(self._access.shown_topic(queue.topic), queue.broker_name, queue.queue_id)
+
+
+def unreachable(queue: QueueId, error: Exception, seconds: float) -> Unreachable:
+    """The error for a queue whose broker has not answered for so long."""
+    return Unreachable(
+        f"broker {queue.broker} of topic {queue.topic} did not answer for {seconds:g} s ({error})",
+        "check the broker, and that Spark's driver can reach the address that it registers (brokerIP1); or raise "
+        "unreachableTimeout",
+    )
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether it may be over in a while: somebody is away or busy."""
+    return bool(getattr(error, "retriable", False)) or isinstance(error, NoNameserver | NoRoute | TopicNotFound)
+
+
+def _bounds(offset: TopicOffset) -> Bounds:
+    return Bounds(offset.min_offset, offset.max_offset, offset.last_update_timestamp)

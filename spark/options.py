@@ -1,0 +1,280 @@
+"""The options of the source: every one declared, parsed and checked once, before anything is read.
+
+`Options` is a frozen value that pickles with the reader. `ACCESS` is shared with the sink. Nothing here asks the
+cluster: whether a topic exists is `cluster`'s business. The names are those of RocketMQ's old connector where it had
+one, of Kafka's source where that has one, and else our own.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from cometmq.client.nameservers import configured_addresses
+from cometmq.spark.access import DEFAULT_GROUP, Access
+from cometmq.spark.errors import OptionError
+from cometmq.spark.limits import Limits
+from cometmq.spark.option_texts import Option, OptionTexts, declared
+from cometmq.spark.read_options import FAIL, MASTER, RAW, SKIP, SLAVE, SQL92, TAG, ReadOptions
+from cometmq.spark.splits import Splitting
+from cometmq.spark.starting import EARLIEST, LATEST, AtTime, Place, numbers_of_json, place_of_text, time_of_text
+from cometmq.spark.topics import Topics, topics_of_assign, topics_of_list, topics_of_pattern
+
+#: How the cluster is reached; the sink has them too.
+ACCESS: Final = declared(
+    Option(
+        "nameServer", "addresses of the nameservers, host:port, separated by ; or ,", "the environment's NAMESRV_ADDR"
+    ),
+    Option("accessKey", "the user of clusters with access control"),
+    Option("secretKey", "the user's secret"),
+    Option("securityToken", "the token of a temporary login"),
+    Option("tls", "whether to speak TLS", "false"),
+    Option("tlsCa", "PEM file of the authorities to trust; without it the system's"),
+    Option("tlsCert", "PEM file of the client's certificate"),
+    Option("tlsKey", "PEM file of the client's key"),
+    Option("tlsKeyPassword", "the password of that key"),
+    Option("tlsVerify", "whether the servers' certificates are checked", "true"),
+    Option("namespace", "the namespace that topics and groups live in"),
+    Option("requestTimeoutMs", "milliseconds that a server has to answer what is not a pull", "3000"),
+)
+
+#: All options of the source.
+SOURCE: Final = ACCESS | declared(
+    Option("subscribe", "topics, separated by commas"),
+    Option("topic", "the same as subscribe"),
+    Option("subscribePattern", "a regular expression that the names of topics match as a whole"),
+    Option("assign", 'queues, as JSON: {"topic":{"broker-a":[0,1]}}'),
+    Option(
+        "startingOffsets", "earliest, latest, or JSON; what a checkpoint says goes first", "latest, batch: earliest"
+    ),
+    Option("startingTimestamp", "start with what was stored at that time or later (ms since 1970, or ISO 8601)"),
+    Option(
+        "startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"broker-a":{"0":1700000000000}}}'
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy", "error or latest: where a queue without such a message starts", "error"
+    ),
+    Option("endingOffsets", "where reading ends: latest, or JSON", "latest", only="batch"),
+    Option("endingTimestamp", "read what was stored before that time", only="batch"),
+    Option("endingOffsetsByTimestamp", "the same for each queue, as JSON", only="batch"),
+    Option("maxOffsetsPerTrigger", "messages that a batch has at most", only="stream"),
+    Option("maxBytesPerTrigger", "bytes that a batch has at most, by an estimate from samples", only="stream"),
+    Option("minOffsetsPerTrigger", "messages that a batch waits for", only="stream"),
+    Option("maxTriggerDelay", "how long it waits for them", "15m", only="stream"),
+    Option("minPartitions", "tasks that a batch is split into at least"),
+    Option("maxRecordsPerPartition", "messages that one task reads at most"),
+    Option("minRecordsPerPartition", "queues with fewer messages share a task", "5000"),
+    Option("failOnDataLoss", "whether messages that are gone before they were read end the query", "true"),
+    Option("subExpression", "what the brokers let through: tags such as a || b, or an expression of SQL92", "*"),
+    Option("expressionType", "TAG or SQL92", "TAG"),
+    Option("consumerGroup", "the group that reads, and whose progress the brokers are told"),
+    Option("groupIdPrefix", "the same, with a name made of this and of the topics"),
+    Option("includeProperties", "whether there is a column with the properties", "true"),
+    Option("propertiesAsJson", "whether that column is a text instead of a map", "false"),
+    Option("readFrom", "master, or slave to spare the masters", "master"),
+    Option("pullBatchSize", "messages that one pull asks for at most", str(ReadOptions().pull_count)),
+    Option("pullBytes", "bytes that one pull asks for at most", str(ReadOptions().pull_bytes)),
+    Option("pullTimeoutMs", "milliseconds that a broker has to answer a pull", "15000"),
+    Option("pullRetries", "how often a failed pull is tried again, with growing pauses", str(ReadOptions().retries)),
+    Option("batchRows", "rows of an Arrow batch at most", str(ReadOptions().batch_rows)),
+    Option("batchBytes", "bytes of an Arrow batch, about", str(ReadOptions().batch_bytes)),
+    Option("corruptMessages", "what becomes of a message whose body is damaged: fail, skip, or raw (as it is)", "fail"),
+    Option("checkCrc", "whether bodies are held against their checksums", "true"),
+    Option("discoveryInterval", "how often new topics, brokers and queues are looked for", "5s", only="stream"),
+    Option(
+        "idleWait", "how long the driver waits for messages before it says that there are none", "500ms", only="stream"
+    ),
+    Option("unreachableTimeout", "how long a query goes on without a broker that it needs", "2m", only="stream"),
+)
+
+_STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_TOPICS: Final = ("subscribe", "topic", "subscribePattern", "assign")
+
+#: Seconds: other sources of the same query wait as long.
+_MAX_IDLE_WAIT: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a query of the source asks for."""
+
+    access: Access
+    read: ReadOptions
+    topics: Topics
+    #: None: the default, which is the end for streams and the beginning for batches.
+    starting: Place | None
+    ending: Place
+    limits: Limits
+    splitting: Splitting
+    include_properties: bool
+    properties_as_json: bool
+    #: Whether the brokers are told how far the group is.
+    reports_progress: bool
+    #: Seconds.
+    discovery_interval: float
+    idle_wait: float
+    unreachable_timeout: float
+    #: Options of batches that were given: a stream refuses them.
+    batch_only: tuple[str, ...]
+
+    def check_for_stream(self) -> None:
+        """Refuse what only a batch can do."""
+        for name in self.batch_only:
+            raise OptionError(name, "", "a stream has no end; remove the option, or use spark.read")
+
+    @property
+    def stream_start(self) -> Place:
+        """Where a stream starts that has no checkpoint."""
+        return self.starting or LATEST
+
+    @property
+    def batch_start(self) -> Place:
+        if self.starting == LATEST:
+            raise OptionError("startingOffsets", "latest", "a batch would be empty; give earliest, offsets or a time")
+        return self.starting or EARLIEST
+
+
+def access_of(texts: OptionTexts, group: str = DEFAULT_GROUP) -> Access:
+    """How the cluster is reached."""
+    timeout = texts.integer("requestTimeoutMs", high=600_000) / 1000
+    for one, other in (("accessKey", "secretKey"), ("secretKey", "accessKey"), ("tlsCert", "tlsKey")):
+        if texts.given(one) and not texts.given(other):
+            raise OptionError(one, "", f"it needs {other}, too")
+    tls = texts.flag("tls")
+    for name in texts.given("tlsCa", "tlsCert", "tlsKey", "tlsKeyPassword"):
+        if not tls:
+            raise OptionError(name, "", "it has no use without tls=true")
+    return Access(
+        name_servers=_name_servers(texts),
+        access_key=texts.text("accessKey"),
+        secret_key=texts.text("secretKey"),
+        security_token=texts.text("securityToken") or None,
+        tls=tls,
+        tls_ca=texts.text("tlsCa") or None,
+        tls_cert=texts.text("tlsCert") or None,
+        tls_key=texts.text("tlsKey") or None,
+        tls_key_password=texts.text("tlsKeyPassword") or None,
+        tls_verify=texts.flag("tlsVerify"),
+        namespace=texts.text("namespace"),
+        request_timeout=timeout,
+        group=group,
+    )
+
+
+def _name_servers(texts: OptionTexts) -> tuple[str, ...]:
+    given = texts.text("nameServer") if texts.given("nameServer") else None
+    try:
+        addresses = configured_addresses(given)
+    except ValueError as error:
+        raise OptionError("nameServer", given or "", f"give host:port, several separated by ; ({error})") from None
+    if not addresses:
+        raise OptionError("nameServer", given or "", "it is missing: give the nameservers as host:port;host:port")
+    return tuple(addresses)
+
+
+def parse(options: Mapping[str, str]) -> Options:
+    """All options of a source; the first one that cannot be used is raised as an OptionError."""
+    texts = OptionTexts(options, SOURCE.values())
+    texts.check_names()
+    group = _group(texts)
+    return Options(
+        access=access_of(texts, group or DEFAULT_GROUP),
+        read=_read_options(texts),
+        topics=_topics(texts),
+        starting=_place(texts, _STARTS),
+        ending=_place(texts, _ENDS) or LATEST,
+        limits=_limits(texts),
+        splitting=Splitting(
+            texts.maybe_integer("minPartitions"),
+            texts.maybe_integer("maxRecordsPerPartition"),
+            texts.integer("minRecordsPerPartition"),
+        ),
+        include_properties=texts.flag("includeProperties"),
+        properties_as_json=texts.flag("propertiesAsJson"),
+        reports_progress=group is not None,
+        discovery_interval=texts.seconds("discoveryInterval"),
+        idle_wait=min(texts.seconds("idleWait"), _MAX_IDLE_WAIT),
+        unreachable_timeout=texts.seconds("unreachableTimeout"),
+        batch_only=tuple(texts.given(*(name for name, option in SOURCE.items() if option.only == "batch"))),
+    )
+
+
+def _read_options(texts: OptionTexts) -> ReadOptions:
+    expression_type = texts.one_of("expressionType", TAG, SQL92)
+    if expression_type == SQL92 and not texts.given("subExpression"):
+        raise OptionError("expressionType", SQL92, "subExpression is missing, e.g. price > 10 and region = 'north'")
+    return ReadOptions(
+        sub_expression=texts.text("subExpression"),
+        expression_type=expression_type,
+        fail_on_data_loss=texts.flag("failOnDataLoss"),
+        pull_bytes=texts.integer("pullBytes", low=1024, high=64 * 1024 * 1024),
+        pull_count=texts.integer("pullBatchSize", high=1_000_000),
+        pull_timeout=texts.integer("pullTimeoutMs", high=3_600_000) / 1000,
+        retries=texts.integer("pullRetries", low=0, high=10_000),
+        read_from=texts.one_of("readFrom", MASTER, SLAVE),
+        batch_rows=texts.integer("batchRows", high=10_000_000),
+        batch_bytes=texts.integer("batchBytes", low=1024, high=1024**3),
+        corrupt=texts.one_of("corruptMessages", FAIL, SKIP, RAW),
+        check_crc=texts.flag("checkCrc"),
+    )
+
+
+def _topics(texts: OptionTexts) -> Topics:
+    given = texts.given(*_TOPICS)
+    if len(given) != 1:
+        problem = f"only one of {', '.join(given)} can be given" if given else "no topic is named"
+        raise OptionError(
+            given[0] if given else "subscribe", "", f"{problem}; use subscribe, subscribePattern or assign"
+        )
+    name, text = given[0], texts.text(given[0])
+    if name == "assign":
+        return topics_of_assign(text)
+    return topics_of_pattern(text) if name == "subscribePattern" else topics_of_list(name, text)
+
+
+def _place(texts: OptionTexts, names: tuple[str, str, str]) -> Place | None:
+    """Where to start, or to end: at most one of three options says it."""
+    given = texts.given(*names)
+    if len(given) > 1:
+        raise OptionError(given[0], "", f"{given[1]} says something else; give one of them")
+    strategy = texts.one_of("startingOffsetsByTimestampStrategy", "error", "latest")
+    # Reading up to a time that no message has reached yet is reading everything.
+    or_latest = strategy == "latest" or names is _ENDS
+    if not given:
+        return None
+    name, text = given[0], texts.text(given[0])
+    if name.endswith("Timestamp") and "Offsets" not in name:
+        return AtTime(name, time_of_text(name, text), or_latest=or_latest)
+    if name.endswith("ByTimestamp"):
+        return AtTime(name, numbers=numbers_of_json(name, text), or_latest=or_latest)
+    return place_of_text(name, text, earliest=names is _STARTS)
+
+
+def _limits(texts: OptionTexts) -> Limits:
+    limits = Limits(
+        texts.maybe_integer("maxOffsetsPerTrigger"),
+        texts.maybe_integer("maxBytesPerTrigger"),
+        texts.maybe_integer("minOffsetsPerTrigger"),
+        texts.seconds("maxTriggerDelay"),
+    )
+    if limits.max_offsets is not None and limits.min_offsets is not None and limits.min_offsets > limits.max_offsets:
+        raise OptionError(
+            "minOffsetsPerTrigger", str(limits.min_offsets), f"it is above maxOffsetsPerTrigger={limits.max_offsets}"
+        )
+    return limits
+
+
+def _group(texts: OptionTexts) -> str | None:
+    """The group whose progress is told; one that is made of a prefix stays the same when the query starts again."""
+    group, prefix = texts.text("consumerGroup"), texts.text("groupIdPrefix")
+    if group and prefix:
+        raise OptionError("groupIdPrefix", prefix, f"consumerGroup={group} says the whole name; give one of them")
+    if prefix:
+        chosen = "\n".join(f"{name}={texts.text(name)}" for name in texts.given(*_TOPICS))
+        group = f"{prefix}-{hashlib.sha256(chosen.encode()).hexdigest()[:8]}"
+    if group and not re.fullmatch(r"[%|a-zA-Z0-9_-]{1,255}", group):
+        name = "groupIdPrefix" if prefix else "consumerGroup"
+        raise OptionError(name, prefix or group, "a group has letters, digits, - and _, and at most 255 of them")
+    return group or None

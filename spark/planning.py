@@ -1,0 +1,148 @@
+"""What the driver decides for each micro-batch: where it begins in queues that are new, and where it ends.
+
+State of one run of a query; whatever has to survive it goes into the offsets. `stream` is the shell around it that
+Spark talks to.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from cometmq.spark.cluster import Cluster, Offsets
+from cometmq.spark.errors import DataLoss
+from cometmq.spark.frontier import Frontier
+from cometmq.spark.limits import Limits, ends_within
+from cometmq.spark.offsets import Offsets as Position
+from cometmq.spark.offsets import is_initial, parse
+from cometmq.spark.options import Options
+from cometmq.spark.progress import Progress
+from cometmq.spark.queue_range import QueueId
+from cometmq.spark.resolving import resolve
+
+log = logging.getLogger(__name__)
+
+#: Seconds after which a queue that seems to have lost its end is looked at again, before it is called a loss.
+_SECOND_LOOK: Final = 1.0
+
+
+class Planner:
+    """Plans the batches of one run. Mutable state: the frontier, the target of AvailableNow, when a batch was last made."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._cluster = Cluster(options.access, options.topics)
+        self._frontier = Frontier(
+            self._cluster,
+            discovery_interval=options.discovery_interval,
+            unreachable_timeout=options.unreachable_timeout,
+        )
+        self._progress = Progress(options.access) if options.reports_progress else None
+        #: Where an AvailableNow query ends.
+        self._target: Offsets | None = None
+        self._last_batch: float | None = None
+
+    def check(self) -> None:
+        """Raise what is wrong with topics and nameservers before anything is planned."""
+        self._cluster.check()
+
+    def stop_at_the_end_of_now(self) -> None:
+        """Read up to what there is now and no further. Every broker has to answer: none may be left out silently."""
+        queues = self._cluster.queues()
+        self._target = self._cluster.surely(self._cluster.latest, queues, self._options.unreachable_timeout)
+
+    def latest(self) -> dict[str, Any] | None:
+        """How far the queues go, as far as it is known without asking."""
+        return Position(self._frontier.ends).to_json() if self._frontier.ends else None
+
+    def tell_progress(self, offset: Mapping[str, Any]) -> None:
+        """Everything before this offset is done."""
+        if self._progress is not None and not is_initial(offset):
+            self._progress.tell(parse(offset).ends)
+
+    def end_of_batch(self, start: dict[str, Any], limit: ReadLimit, clock: Callable[[], float]) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself when there is none.
+
+        Waits a moment for messages before it says so: Spark asks again at once.
+        """
+        limits = self._options.limits.under(limit)
+        if is_initial(start):
+            return self._first_batch(limits, clock())
+        self.tell_progress(start)
+        position = parse(start).ends
+        deadline = clock() + self._options.idle_wait
+        self._last_batch = clock() if self._last_batch is None else self._last_batch
+        while True:
+            begins, latest = self._begins(position)
+            available = sum(latest[queue] - begins[queue] for queue in latest)
+            if available and (self._target is not None or not limits.must_wait(available, clock() - self._last_batch)):
+                self._last_batch = clock()
+                return self._ended(position, begins, latest, limits)
+            left = deadline - clock()
+            if self._target is not None or left <= 0:
+                return start
+            time.sleep(min(left, self._frontier.interval))
+
+    def _first_batch(self, limits: Limits, now: float) -> dict[str, Any]:
+        """The batch of a query that has no checkpoint: it records where the query starts, even if it reads nothing."""
+        options = self._options
+        self._frontier.look()
+        begins = resolve(
+            options.stream_start,
+            self._frontier.queues,
+            self._cluster,
+            patience=options.unreachable_timeout,
+            fail_on_data_loss=options.read.fail_on_data_loss,
+        )
+        latest = self._ends_at_most(begins)
+        available = sum(latest[queue] - begins[queue] for queue in latest)
+        if self._target is None and limits.must_wait(available, 0.0):
+            latest = begins
+        self._last_batch = now
+        return self._ended({}, begins, latest, limits)
+
+    def _ended(self, position: Offsets, begins: Offsets, latest: Offsets, limits: Limits) -> dict[str, Any]:
+        """The end of a batch under the limits, with the beginnings that the end of the last one does not tell."""
+        sizes: Mapping[QueueId, float] = {}
+        if limits.max_bytes is not None:
+            sizes = self._cluster.message_sizes(
+                {queue: begins[queue] for queue in latest if latest[queue] > begins[queue]}
+            )
+        ends = {**begins, **ends_within(begins, latest, limits, sizes)}
+        return Position(ends, {queue: at for queue, at in begins.items() if position.get(queue) != at}).to_json()
+
+    def _begins(self, position: Offsets) -> tuple[Offsets, Offsets]:
+        """Where the next batch begins in every queue that is known, and how far it could go."""
+        ends = self._frontier.look()
+        begins = dict(position)
+        new = [queue for queue in ends if queue not in position]
+        if new:
+            # Only those that answer: the others join when they do.
+            begins |= self._cluster.earliest(new).offsets
+        if shrunk := [queue for queue, end in ends.items() if end < begins.get(queue, end)]:
+            begins |= self._after_loss(shrunk, begins)
+        return begins, self._ends_at_most(begins)
+
+    def _ends_at_most(self, begins: Offsets) -> Offsets:
+        """The ends of the queues, up to the target if there is one; never before the beginnings."""
+        ends = self._frontier.ends if self._target is None else self._target
+        return {queue: max(begins[queue], end) for queue, end in ends.items() if queue in begins}
+
+    def _after_loss(self, shrunk: list[QueueId], begins: Offsets) -> Offsets:
+        """Queues that end before what was read of them: the topic was made anew, or a store came back without its end."""
+        time.sleep(_SECOND_LOOK)
+        ends = self._frontier.look_again()
+        lost = [queue for queue in shrunk if ends[queue] < begins[queue]]
+        for queue in lost:
+            if self._options.read.fail_on_data_loss:
+                raise DataLoss(
+                    queue,
+                    begins[queue],
+                    ends[queue],
+                    "the topic was deleted and made again, or the broker lost the end of its log; set "
+                    "failOnDataLoss=false to go on with what the queue has now, from its first message",
+                )
+            log.warning("%s ends at %d, before %d: it is read anew", queue, ends[queue], begins[queue])
+        return self._cluster.surely(self._cluster.earliest, lost, self._options.unreachable_timeout)

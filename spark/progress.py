@@ -1,0 +1,85 @@
+"""Telling the brokers how far a query is, so that `mqadmin consumerProgress` shows its lag like that of any group.
+
+For operators only: what a query reads next is in its checkpoint, never here. So nothing waits for it, and nothing that
+goes wrong with it reaches the query. RocketMQ's RemoteBrokerOffsetStore.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from cometmq.client.errors import NoRoute
+from cometmq.client.queues import MessageQueue
+from cometmq.protocol import names
+from cometmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
+from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.requests.clients import UnregisterClient
+from cometmq.spark.access import Access
+from cometmq.spark.link import link_to
+from cometmq.spark.queue_range import QueueId
+
+log = logging.getLogger(__name__)
+
+
+class Progress:
+    """The progress of one group. Mutable state: what was told last."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._link = link_to(access)
+        self._told: dict[QueueId, int] = {}
+        #: One telling at a time, so that an old offset never overtakes a new one.
+        self._turn = asyncio.Lock()
+        self._is_known = False
+
+    def tell(self, offsets: Mapping[QueueId, int]) -> None:
+        """All messages before these offsets are done. Returns at once."""
+        news = {queue: offset for queue, offset in offsets.items() if self._told.get(queue) != offset}
+        if news:
+            self._told.update(news)
+            self._link.submit(self._tell(news))
+
+    async def _tell(self, offsets: dict[QueueId, int]) -> None:
+        async with self._turn:
+            outcomes = await asyncio.gather(
+                self._introduce(offsets), *(self._commit(*news) for news in offsets.items()), return_exceptions=True
+            )
+        for queue, outcome in zip((None, *offsets), outcomes, strict=True):
+            if isinstance(outcome, BaseException):
+                log.warning("the progress of group %s was not told: %s", self._access.group, outcome)
+                if queue is not None:
+                    self._told.pop(queue, None)
+
+    async def _commit(self, queue: QueueId, offset: int) -> None:
+        place = MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
+        await self._link.client.admin().commit_offset(self._access.wire_group, place, offset)
+
+    async def _introduce(self, offsets: Mapping[QueueId, int]) -> None:
+        """Have the brokers make the group, if they do not have it: by its retry topic they find its figures.
+
+        A heartbeat does that; it is taken back at once, so that nobody waits for a consumer that does not consume.
+        A group that exists is left alone: a heartbeat would move the queues of its consumers.
+        """
+        if self._is_known:
+            return
+        client, group = self._link.client, self._access.wire_group
+        try:
+            await client.routes.fetch(names.retry_topic(group))
+        except NoRoute:
+            topics = {self._access.wire_topic(queue.topic) for queue in offsets}
+            subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in sorted(topics)]
+            member = ConsumerData(
+                group_name=group,
+                consume_type="CONSUME_ACTIVELY",
+                message_model="CLUSTERING",
+                consume_from_where="CONSUME_FROM_FIRST_OFFSET",
+                subscription_data_set=subscriptions,
+            )
+            body = HeartbeatData(client_id=client.client_id, consumer_data_set=[member]).encode()
+            for name in {queue.broker for queue in offsets}:
+                address = client.routes.brokers.master(name)
+                timeout = self._access.request_timeout
+                await client.remoting.request(address, RequestCode.HEART_BEAT, None, body, timeout=timeout)
+                farewell = UnregisterClient(client.client_id, consumer_group=group)
+                await client.remoting.request(address, RequestCode.UNREGISTER_CLIENT, farewell, timeout=timeout)
+        self._is_known = True

@@ -1,0 +1,79 @@
+"""From the place that an option names to an offset of each queue: the cluster is asked, once.
+
+Kafka's KafkaOffsetReader (fetchSpecificOffsets and fetchGlobalTimestampBasedOffsets).
+"""
+
+from collections.abc import Sequence
+
+from cometmq.spark.cluster import Bounds, Cluster, Offsets
+from cometmq.spark.errors import DataLoss, OptionError
+from cometmq.spark.offsets import topics_of
+from cometmq.spark.queue_range import QueueId
+from cometmq.spark.starting import AtEnd, AtOffsets, AtTime, End, Place
+
+
+def resolve(
+    place: Place, queues: Sequence[QueueId], cluster: Cluster, *, patience: float, fail_on_data_loss: bool = True
+) -> Offsets:
+    """The offsets of a place. `patience`: seconds that brokers may take to answer."""
+    if isinstance(place, AtEnd):
+        question = cluster.earliest if place.end is End.EARLIEST else cluster.latest
+        return cluster.surely(question, queues, patience)
+    bounds = cluster.bounds(topics_of(queues))
+    if isinstance(place, AtOffsets):
+        _check_topics(place, queues)
+        return {queue: _offset(place, queue, bounds[queue], fail_on_data_loss) for queue in queues}
+    return _at_time(place, queues, bounds, cluster, patience)
+
+
+def _check_topics(place: AtOffsets, queues: Sequence[QueueId]) -> None:
+    """A topic that is not read is a misspelt one."""
+    for topic in sorted(place.numbers.topics - set(topics_of(queues))):
+        raise OptionError(
+            place.numbers.option,
+            "",
+            f"it names the topic {topic}, which is not read: {', '.join(topics_of(queues))} is",
+        )
+
+
+def _offset(place: AtOffsets, queue: QueueId, bounds: Bounds, fail_on_data_loss: bool) -> int:
+    number = place.numbers.of(queue)
+    if number == End.EARLIEST:
+        return bounds.first
+    if number == End.LATEST:
+        return bounds.after_last
+    if number > bounds.after_last:
+        raise OptionError(
+            place.numbers.option,
+            "",
+            f"{queue} ends at {bounds.after_last}, {number} is beyond that; -1 stands for its end",
+        )
+    if number < bounds.first:
+        if fail_on_data_loss:
+            remedy = f"give at least that to {place.numbers.option}, or -2 for the earliest, or failOnDataLoss=false"
+            raise DataLoss(queue, number, bounds.first, remedy)
+        return bounds.first
+    return number
+
+
+def _at_time(
+    place: AtTime, queues: Sequence[QueueId], bounds: dict[QueueId, Bounds], cluster: Cluster, patience: float
+) -> Offsets:
+    times = {queue: place.of(queue) for queue in queues}
+    # Brokers of 4.x name the last message for a time after it, so it is looked at first.
+    late = {queue for queue, moment in times.items() if _is_after_all(moment, bounds[queue])}
+    if late and not place.or_latest:
+        queue = min(late)
+        raise OptionError(
+            place.option,
+            str(times[queue]),
+            f"{queue} has no message of that time or later; take an earlier time, or set "
+            "startingOffsetsByTimestampStrategy=latest",
+        )
+    sought = {queue: moment for queue, moment in times.items() if queue not in late}
+    found = cluster.surely(lambda missing: cluster.at_times({each: sought[each] for each in missing}), sought, patience)
+    return found | {queue: bounds[queue].after_last for queue in late}
+
+
+def _is_after_all(moment: int, bounds: Bounds) -> bool:
+    return bounds.first == bounds.after_last or bounds.last_stored < moment
