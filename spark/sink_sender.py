@@ -1,0 +1,199 @@
+"""Sends the requests of one task and waits for their acknowledgements: a bounded window, bounded retries.
+
+Requests of a lane with a queue go one after the other, so that a retry cannot overtake; others go side by side. A
+request that fails is sent again as it is, with the same unique keys. Runs on the loop of a `Link`.
+"""
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from cometmq.client.client import Client
+from cometmq.client.errors import NoNameserver, NoRoute, Unsupported
+from cometmq.client.message import Message, SendReceipt, SendStatus
+from cometmq.client.producer import Producer
+from cometmq.client.producer.outgoing import Outgoing
+from cometmq.client.producer.producer import NEW_TOPIC_QUEUES
+from cometmq.client.queues import MessageQueue
+from cometmq.protocol import names
+from cometmq.protocol.codes import ResponseCode
+from cometmq.protocol.errors import CometMQError
+from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.sink_lanes import Lane
+
+log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+#: Seconds before the first retry; each pause is twice the one before, up to the longest.
+FIRST_PAUSE: Final = 0.2
+LONGEST_PAUSE: Final = 5.0
+
+
+class NotSent(SparkSourceError):
+    """Raised when rows could not be sent; says which ones, where to, and why. Rows before them may be stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Rows that go out together: the items of a batch, or one message that cannot be part of one."""
+
+    lane: Lane
+    content: Outgoing | Message
+    size: int
+    #: Numbers of the first and the last row in the partition.
+    first_row: int
+    last_row: int
+
+    def __str__(self) -> str:
+        rows = f"row {self.first_row}" if self.first_row == self.last_row else f"rows {self.first_row}-{self.last_row}"
+        queue = self.lane.queue
+        place = "" if queue is None else f" (queue {queue.broker_name}/{queue.queue_id})"
+        return f"{rows} of the partition for topic {self.lane.topic}{place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What may be on the way at once."""
+
+    requests: int
+    size: int
+
+
+class Sender:
+    """The sends of one task. Mutable state: what is on the way, what waits in lanes, and the first failure."""
+
+    def __init__(self, producer: Producer, window: Window, retries: int) -> None:
+        self._producer = producer
+        self._window = window
+        self._retries = retries
+        self._on_the_way = 0
+        self._size = 0
+        self._lanes: dict[MessageQueue, deque[Request]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._failure: Exception | None = None
+        #: How the brokers stored the requests.
+        self.statuses: Counter[SendStatus] = Counter()
+
+    async def put(self, requests: Iterable[Request]) -> None:
+        """Take requests in; returns when all of them are on the way or wait within the window."""
+        for request in requests:
+            while self._failure is None and self._on_the_way and not self._has_room(request):
+                self._changed.clear()
+                await self._changed.wait()
+            if self._failure is not None:
+                raise self._failure
+            self._on_the_way += 1
+            self._size += request.size
+            self._begin(request)
+
+    def _has_room(self, request: Request) -> bool:
+        return self._on_the_way < self._window.requests and self._size + request.size <= self._window.size
+
+    async def finish(self) -> None:
+        """Wait until everything is acknowledged; raises what went wrong."""
+        while self._tasks and self._failure is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._failure is not None:
+            raise self._failure
+        odd = {str(status): count for status, count in self.statuses.items() if status is not SendStatus.SEND_OK}
+        if odd:
+            log.warning("some requests are stored, but not as safely as the brokers are set to: %s", odd)
+
+    async def close(self) -> None:
+        """Give up whatever is still under way."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, request: Request) -> None:
+        queue = request.lane.queue
+        if queue is None:
+            self._spawn(deque([request]), None)
+        elif queue in self._lanes:
+            self._lanes[queue].append(request)
+        else:
+            line = self._lanes[queue] = deque([request])
+            self._spawn(line, queue)
+
+    def _spawn(self, line: deque[Request], queue: MessageQueue | None) -> None:
+        task = asyncio.get_running_loop().create_task(self._drain(line, queue), name=f"send {line[0].lane.topic}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._failure is None:
+            self._failure = error if isinstance(error, Exception) else RuntimeError(str(error))
+        self._changed.set()
+
+    async def _drain(self, line: deque[Request], queue: MessageQueue | None) -> None:
+        """Send what waits in a line, one after the other."""
+        while line:
+            request = line[0]
+            receipt = await self._send(request)
+            self.statuses[receipt.status] += 1
+            line.popleft()
+            self._on_the_way -= 1
+            self._size -= request.size
+            self._changed.set()
+        if queue is not None:
+            del self._lanes[queue]
+
+    async def _send(self, request: Request) -> SendReceipt:
+        content, (topic, queue) = request.content, request.lane
+        if isinstance(content, Message):
+            return await self._retried(str(request), lambda: self._producer.send(topic, content, queue=queue))
+        return await self._retried(str(request), lambda: self._producer.send_prepared(content, queue))
+
+    async def queues(self, client: Client, topic: str) -> Sequence[MessageQueue]:
+        """The queues of a topic (its name on the wire) that can be written; those it will have if brokers make it."""
+        route = await self._retried(
+            f"rows for topic {topic}",
+            lambda: client.routes.for_send(topic, template=names.DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES),
+        )
+        if not route.publish:
+            raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
+        return route.publish
+
+    async def _retried(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
+        pause = FIRST_PAUSE
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return await work()
+            except CometMQError as error:
+                if tries > self._retries or not _may_pass(error):
+                    again = "" if tries == 1 else f" after {tries} tries"
+                    raise NotSent(f"{what} could not be sent{again}: {error}", _remedy(error)) from error
+                log.info("%s: %s; tried again in %.1f s", what, error, pause)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _may_pass(error: CometMQError) -> bool:
+    """Whether another try makes sense."""
+    return bool(error.retriable) or isinstance(error, NoNameserver)
+
+
+def _remedy(error: CometMQError) -> str:
+    """What the user of the sink can do."""
+    if isinstance(error, NoRoute):
+        return "create the topic with mqadmin updateTopic, or correct the option topic or the column topic"
+    if isinstance(error, Unsupported) or "timer" in str(error).lower():
+        return "the brokers keep no timers: leave the column deliverTime out"
+    if error.code == ResponseCode.NO_PERMISSION:
+        return "check accessKey and secretKey, the access rules, and the permission of the topic"
+    if isinstance(error, NoNameserver):
+        return "check the option nameServer, and that the nameservers are up"
+    return (
+        error.remedy or "look at the broker's log; Spark sends the rows again when the task or the query is tried again"
+    )
