@@ -31,7 +31,7 @@ class BatchReader(DataSourceReader):
         self._columns = Columns.of(schema)
         self._pruning: Pruning = EVERYTHING
 
-    def partitions(self) -> list[RangesPartition]:  # type: ignore[override]  # Spark asks for a list
+    def partitions(self) -> list[RangesPartition]:
         return partitions(self._ranges(), self._options.splitting)
 
     def _ranges(self) -> list[QueueRange]:

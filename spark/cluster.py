@@ -107,7 +107,7 @@ class Cluster:
             raise OptionError(
                 self._topics.option,
                 topic,
-                "no nameserver knows this topic; check its name and the namespace, or create it with mqadmin updateTopic",
+                "no nameserver knows this topic; check its name and namespace, or create it with mqadmin updateTopic",
             ) from None
         return [QueueId(topic, each.broker_name, each.queue_id) for each in queues]
 
@@ -184,14 +184,13 @@ class Cluster:
                 failures[queue] = outcome
         return Answers(offsets, failures)
 
-    def surely(
-        self, question: Callable[[list[QueueId]], Answers], queues: Iterable[QueueId], seconds: float
-    ) -> Offsets:
+    def surely(self, ask: Callable[[list[QueueId]], Answers], queues: Iterable[QueueId], seconds: float) -> Offsets:
         """The answers of all queues, waited for: a broker may just be starting again. Unreachable after so long."""
-        missing, found = list(queues), {}
+        missing = list(queues)
+        found: Offsets = {}
         deadline = time.monotonic() + seconds
         while missing:
-            answers = question(missing)
+            answers = ask(missing)
             found |= answers.offsets
             missing = list(answers.failures)
             for queue, error in answers.failures.items():

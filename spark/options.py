@@ -23,9 +23,7 @@ from cometmq.spark.topics import Topics, topics_of_assign, topics_of_list, topic
 
 #: How the cluster is reached; the sink has them too.
 ACCESS: Final = declared(
-    Option(
-        "nameServer", "addresses of the nameservers, host:port, separated by ; or ,", "the environment's NAMESRV_ADDR"
-    ),
+    Option("nameServer", "the nameservers, host:port, separated by ; or ,", "the environment's NAMESRV_ADDR"),
     Option("accessKey", "the user of clusters with access control"),
     Option("secretKey", "the user's secret"),
     Option("securityToken", "the token of a temporary login"),
@@ -45,16 +43,10 @@ SOURCE: Final = ACCESS | declared(
     Option("topic", "the same as subscribe"),
     Option("subscribePattern", "a regular expression that the names of topics match as a whole"),
     Option("assign", 'queues, as JSON: {"topic":{"broker-a":[0,1]}}'),
-    Option(
-        "startingOffsets", "earliest, latest, or JSON; what a checkpoint says goes first", "latest, batch: earliest"
-    ),
+    Option("startingOffsets", "earliest, latest, or JSON; a checkpoint goes first", "latest, batch: earliest"),
     Option("startingTimestamp", "start with what was stored at that time or later (ms since 1970, or ISO 8601)"),
-    Option(
-        "startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"broker-a":{"0":1700000000000}}}'
-    ),
-    Option(
-        "startingOffsetsByTimestampStrategy", "error or latest: where a queue without such a message starts", "error"
-    ),
+    Option("startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"broker-a":{"0":1700000000}}}'),
+    Option("startingOffsetsByTimestampStrategy", "error, or latest: what becomes of a queue without one", "error"),
     Option("endingOffsets", "where reading ends: latest, or JSON", "latest", only="batch"),
     Option("endingTimestamp", "read what was stored before that time", only="batch"),
     Option("endingOffsetsByTimestamp", "the same for each queue, as JSON", only="batch"),
@@ -82,9 +74,7 @@ SOURCE: Final = ACCESS | declared(
     Option("corruptMessages", "what becomes of a message whose body is damaged: fail, skip, or raw (as it is)", "fail"),
     Option("checkCrc", "whether bodies are held against their checksums", "true"),
     Option("discoveryInterval", "how often new topics, brokers and queues are looked for", "5s", only="stream"),
-    Option(
-        "idleWait", "how long the driver waits for messages before it says that there are none", "500ms", only="stream"
-    ),
+    Option("idleWait", "how long the driver waits for messages before it says there are none", "500ms", only="stream"),
     Option("unreachableTimeout", "how long a query goes on without a broker that it needs", "2m", only="stream"),
 )
 

@@ -29,7 +29,7 @@ _SECOND_LOOK: Final = 1.0
 
 
 class Planner:
-    """Plans the batches of one run. Mutable state: the frontier, the target of AvailableNow, when a batch was last made."""
+    """Plans the batches of one run. Mutable state: the frontier, AvailableNow's target, the last batch's time."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class Planner:
         if is_initial(start):
             return self._first_batch(limits, clock())
         self.tell_progress(start)
-        position = parse(start).ends
+        position = dict(parse(start).ends)
         deadline = clock() + self._options.idle_wait
         self._last_batch = clock() if self._last_batch is None else self._last_batch
         while True:
@@ -131,7 +131,7 @@ class Planner:
         return {queue: max(begins[queue], end) for queue, end in ends.items() if queue in begins}
 
     def _after_loss(self, shrunk: list[QueueId], begins: Offsets) -> Offsets:
-        """Queues that end before what was read of them: the topic was made anew, or a store came back without its end."""
+        """Queues that end before what was read: the topic was made anew, or a store came back without its end."""
         time.sleep(_SECOND_LOOK)
         ends = self._frontier.look_again()
         lost = [queue for queue in shrunk if ends[queue] < begins[queue]]

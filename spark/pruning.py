@@ -110,18 +110,19 @@ _SETS: Final = {"topic": "topics", "brokerName": "brokers", "queueId": "queue_id
 
 
 def _narrower(pruning: Pruning, condition: Filter) -> Pruning:
-    column = getattr(condition, "attribute", ())
+    path: tuple[str, ...] = getattr(condition, "attribute", ())
     value = getattr(condition, "value", None)
-    if len(column) != 1 or value is None:
+    if len(path) != 1 or value is None:
         return pruning
-    if name := _SETS.get(column[0]):
+    column = path[0]
+    if name := _SETS.get(column):
         if isinstance(condition, EqualTo | EqualNullSafe):
             return _within(pruning, name, frozenset([value]))
         if isinstance(condition, In):
             return _within(pruning, name, frozenset(value))
-    elif column[0] == "queueOffset" and isinstance(value, int):
+    elif column == "queueOffset" and isinstance(value, int):
         return _between(pruning, condition, "first", "stop", value, value + 1)
-    elif column[0] == "storeTimestamp" and isinstance(value, datetime):
+    elif column == "storeTimestamp" and isinstance(value, datetime):
         millis = _millis(value)
         return _between(pruning, condition, "since", "until", millis, millis + 1)
     return pruning
@@ -129,7 +130,12 @@ def _narrower(pruning: Pruning, condition: Filter) -> Pruning:
 
 def _within(pruning: Pruning, name: str, values: frozenset[Any]) -> Pruning:
     known = getattr(pruning, name)
-    return dataclasses.replace(pruning, **{name: values if known is None else known & values})
+    return _changed(pruning, name, values if known is None else known & values)
+
+
+def _changed(pruning: Pruning, name: str, value: Any) -> Pruning:
+    change: dict[str, Any] = {name: value}
+    return dataclasses.replace(pruning, **change)
 
 
 def _between(pruning: Pruning, condition: Filter, low: str, high: str, at: int, after: int) -> Pruning:
@@ -137,10 +143,10 @@ def _between(pruning: Pruning, condition: Filter, low: str, high: str, at: int, 
     equal = isinstance(condition, EqualTo | EqualNullSafe)
     if equal or isinstance(condition, GreaterThan | GreaterThanOrEqual):
         known = getattr(pruning, low)
-        pruning = dataclasses.replace(pruning, **{low: at if known is None else max(known, at)})
+        pruning = _changed(pruning, low, at if known is None else max(known, at))
     if equal or isinstance(condition, LessThan | LessThanOrEqual):
         known = getattr(pruning, high)
-        pruning = dataclasses.replace(pruning, **{high: after if known is None else min(known, after)})
+        pruning = _changed(pruning, high, after if known is None else min(known, after))
     return pruning
 
 

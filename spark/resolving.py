@@ -32,7 +32,7 @@ def _check_topics(place: AtOffsets, queues: Sequence[QueueId]) -> None:
         raise OptionError(
             place.numbers.option,
             "",
-            f"it names the topic {topic}, which is not read: {', '.join(topics_of(queues))} is",
+            f"the topic {topic} is not read; {', '.join(topics_of(queues))} is",
         )
 
 

@@ -1,7 +1,7 @@
 """The data source `rocketmq`: what Spark makes of `format("rocketmq")`, and the way to readers and writers.
 
-Spark loads this module in its driver and in every worker, so it imports nothing heavy. RocketMQ's RocketMQSourceProvider
-of the old connector; Kafka's KafkaSourceProvider.
+Spark loads this module in its driver and in every worker, so it imports nothing heavy. RocketMQSourceProvider of
+RocketMQ's old connector; Kafka's KafkaSourceProvider.
 """
 
 import sys
@@ -49,7 +49,7 @@ class RocketMQSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> "DataSourceArrowWriter":
         from cometmq.spark import sink
 
-        return sink.batch_writer(self.options, schema)
+        return sink.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "DataSourceStreamArrowWriter":
         from cometmq.spark import sink

@@ -7,6 +7,7 @@ gets the same partitions. Kafka's KafkaOffsetRangeCalculator, and the grouping t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from pyspark.sql.datasource import InputPartition
@@ -58,9 +59,7 @@ def _split(whole: QueueRange, most: int) -> list[QueueRange]:
     """A range in pieces of about the same size, none longer than `most`."""
     count = -(-whole.size // most)
     bounds = [whole.start + whole.size * index // count for index in range(count + 1)]
-    return [
-        whole._replace(start=start, stop=stop) for start, stop in zip(bounds, bounds[1:], strict=False) if start < stop
-    ]
+    return [whole._replace(start=start, stop=stop) for start, stop in pairwise(bounds)]
 
 
 def _grouped(pieces: list[QueueRange], enough: int) -> list[list[QueueRange]]:

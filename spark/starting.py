@@ -102,9 +102,7 @@ def place_of_text(option: str, text: str, *, earliest: bool = True) -> Place:
     lowest = End.EARLIEST if earliest else End.LATEST
     for number in numbers.rules.values():
         if number < lowest:
-            meaning = (
-                "-2 is earliest, -1 is latest" if earliest else "-1 is latest; reading cannot end at -2 (earliest)"
-            )
+            meaning = "-2 is earliest, -1 is latest" if earliest else "-1 is latest, and nothing ends at the earliest"
             raise OptionError(option, text, f"{number} is no offset: {meaning}")
     return AtOffsets(numbers)
 

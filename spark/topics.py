@@ -64,7 +64,7 @@ def topics_of_assign(text: str) -> Topics:
         raise OptionError("assign", text, f"it is not JSON ({error}); give e.g. {_EXAMPLE}") from None
     if not isinstance(tree, dict) or not tree:
         raise OptionError("assign", text, f"give an object such as {_EXAMPLE}")
-    queues = set()
+    queues: set[QueueId] = set()
     for topic, brokers in tree.items():
         _check("assign", text, topic)
         if not isinstance(brokers, dict) or not brokers:
