@@ -129,7 +129,12 @@ class Options:
 def access_of(texts: OptionTexts, group: str = DEFAULT_GROUP) -> Access:
     """How the cluster is reached."""
     timeout = texts.integer("requestTimeoutMs", high=600_000) / 1000
-    for one, other in (("accessKey", "secretKey"), ("secretKey", "accessKey"), ("tlsCert", "tlsKey")):
+    for one, other in (
+        ("accessKey", "secretKey"),
+        ("secretKey", "accessKey"),
+        ("tlsCert", "tlsKey"),
+        ("tlsKey", "tlsCert"),
+    ):
         if texts.given(one) and not texts.given(other):
             raise OptionError(one, "", f"it needs {other}, too")
     tls = texts.flag("tls")

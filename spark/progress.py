@@ -8,12 +8,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from cometmq.client.errors import NoRoute
+from cometmq.client.errors import BrokerError, ClientError, NoRoute
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
 from cometmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.clients import UnregisterClient
+from cometmq.remoting.errors import TransportError
 from cometmq.spark.access import Access
 from cometmq.spark.link import link_to
 from cometmq.spark.queue_range import QueueId
@@ -37,18 +38,22 @@ class Progress:
         news = {queue: offset for queue, offset in offsets.items() if self._told.get(queue) != offset}
         if news:
             self._told.update(news)
-            self._link.submit(self._tell(news))
+            self._link.submit(self._tell(news))  # logs what goes wrong, and raises nothing
 
     async def _tell(self, offsets: dict[QueueId, int]) -> None:
         async with self._turn:
-            outcomes = await asyncio.gather(
-                self._introduce(offsets), *(self._commit(*news) for news in offsets.items()), return_exceptions=True
-            )
-        for queue, outcome in zip((None, *offsets), outcomes, strict=True):
+            try:
+                await self._introduce(offsets)
+                outcomes: list[BaseException | None] = await asyncio.gather(
+                    *(self._commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
+                )
+            except (ClientError, BrokerError, TransportError) as error:
+                outcomes = [error] * len(offsets)
+        for queue, outcome in zip(offsets, outcomes, strict=True):
             if isinstance(outcome, BaseException):
-                log.warning("the progress of group %s was not told: %s", self._access.group, outcome)
-                if queue is not None:
-                    self._told.pop(queue, None)
+                # Told again with the next batch, or never: the checkpoint is what counts.
+                log.warning("the progress of group %s in %s was not told: %s", self._access.group, queue, outcome)
+                self._told.pop(queue, None)
 
     async def _commit(self, queue: QueueId, offset: int) -> None:
         place = MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
