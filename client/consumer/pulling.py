@@ -21,7 +21,6 @@ from cometmq.protocol.errors import ProtocolError, RecordError
 from cometmq.protocol.record import Record, decode_records
 from cometmq.protocol.requests.pull import PullMessage, PullMessageAnswer
 from cometmq.remoting.errors import TransportError
-from cometmq.remoting.pending import Answer
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
@@ -48,10 +47,21 @@ _STATUS = {
 }
 
 
+class RawPulled(NamedTuple):
+    """What a pull gave, its records undecoded: one after the other."""
+
+    #: FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL.
+    status: str
+    data: bytes
+    next_offset: int
+    min_offset: int
+    max_offset: int
+
+
 class Pulled(NamedTuple):
     """What a pull gave."""
 
-    #: FOUND, NO_NEW_MSG, NO_MATCHED_MSG or OFFSET_ILLEGAL.
+    #: As in `RawPulled`.
     status: str
     records: list[Record]
     next_offset: int
@@ -74,6 +84,10 @@ class PullRequest(NamedTuple):
     #: The subscription goes with each request: the broker need not know the group.
     with_subscription: bool = False
     lite: bool = False
+    #: The broker to ask: 0 is the master, others are slaves. None: the one that the last answer suggested.
+    broker_id: int | None = None
+    #: Seconds for the whole request. None: what the broker may hold it, and time for the way.
+    timeout: float | None = None
 
 
 class Pulls:
@@ -87,8 +101,15 @@ class Pulls:
 
     async def pull(self, wanted: PullRequest) -> Pulled:
         """One request. What a broker refuses is raised as BrokerError."""
+        status, data, next_offset, min_offset, max_offset = await self.pull_raw(wanted)
+        records = self._records(data, wanted.queue) if status == "FOUND" else []
+        return Pulled(status, records, next_offset, min_offset, max_offset)
+
+    async def pull_raw(self, wanted: PullRequest) -> RawPulled:
+        """The same for those who decode by themselves."""
         queue = wanted.queue
-        address, is_slave = self._client.routes.brokers.for_pull(queue.broker_name, self._suggested.get(queue, 0))
+        broker_id = self._suggested.get(queue, 0) if wanted.broker_id is None else wanted.broker_id
+        address, is_slave = self._client.routes.brokers.for_pull(queue.broker_name, broker_id)
         if not wanted.with_subscription and not self._client.heartbeats.is_heard(address):
             # A new connection: its broker has forgotten us with the old one, or was restarted.
             await self._client.heartbeats.introduce([address])
@@ -96,7 +117,7 @@ class Pulls:
             address,
             RequestCode.PULL_MESSAGE,
             self._header(wanted, is_slave),
-            timeout=wanted.hold + ANSWER - HOLD if wanted.hold else ANSWER - HOLD,
+            timeout=wanted.hold + ANSWER - HOLD if wanted.timeout is None else wanted.timeout,
         )
         status = _STATUS.get(answer.code)
         if status is None:
@@ -105,8 +126,7 @@ class Pulls:
             raise BrokerError.of(answer, address)
         header = answer.header(PullMessageAnswer)
         self._suggested[queue] = header.suggest_which_broker_id
-        records = self._records(answer, queue) if status == "FOUND" else []
-        return Pulled(status, records, header.next_begin_offset, header.min_offset, header.max_offset)
+        return RawPulled(status, answer.body, header.next_begin_offset, header.min_offset, header.max_offset)
 
     def forget(self, queue: MessageQueue) -> None:
         self._suggested.pop(queue, None)
@@ -136,11 +156,11 @@ class Pulls:
             max_msg_bytes=wanted.max_bytes,
         )
 
-    def _records(self, answer: Answer, queue: MessageQueue) -> list[Record]:
+    def _records(self, data: bytes, queue: MessageQueue) -> list[Record]:
         """The records of an answer; a broken one ends the list, so that it is asked for again and again."""
         records: list[Record] = []
         try:
-            for record in decode_records(answer.body, decompress=True):
+            for record in decode_records(data, decompress=True):
                 if record.sys_flag & sysflag.NEED_UNWRAP and record.sys_flag & sysflag.INNER_BATCH:
                     records += unwrapped(record)
                 else:
