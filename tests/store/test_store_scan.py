@@ -289,6 +289,17 @@ def test_a_batch_explodes_to_the_records_of_its_items(
         assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
 
 
+@given(wrapper=texts.map(lambda parts: "".join(parts).encode()), tagged=st.booleans())
+def test_items_that_each_have_a_shape_of_their_own_explode_alike(wrapper: bytes, tagged: bool) -> None:
+    form = b"UNIQ_KEY\x01%04X\x02row\x01%d\x02" + (b"TAGS\x01t\x02KEYS\x01k\x02" if tagged else b"")
+    body = encode_batch(BatchItem(0, b"body", form % (number, number)) for number in range(40))
+    exploded = explode(body, wrapper)
+    assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, V4, V4, b"T")
+    for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
+        tags, keys, unique = index_properties(text)
+        assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
+
+
 @given(batches, st.data())
 def test_what_is_no_batch_is_refused_as_the_decoder_does(body: bytes, data: st.DataObject) -> None:
     broken = bytearray(body)
