@@ -22,7 +22,7 @@ from cometmq.spark.columns import Columns
 from cometmq.spark.heads import Flags, Heads, Ints, read_heads, record_starts
 from cometmq.spark.irregular import MAX_MILLIS, CorruptMessage, SlowRules, host_text, json_text, slow_batch, slow_rows
 from cometmq.spark.property_table import OddProperties, PropertyTable
-from cometmq.spark.queue_range import QueueRange
+from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.read_options import FAIL
 from cometmq.spark.slices import constant, fixed_width, of_codes, slices
 
@@ -50,13 +50,17 @@ class Decoder:
         tags: frozenset[str] = frozenset(),
         corrupt: str = FAIL,
         check_crc: bool = True,
+        on_gap: Callable[[QueueId, int, int], None] | None = None,
     ) -> None:
+        """`on_gap` is told of queue, offset wanted and next offset there where a piece does not have all of its range;
+        without it nobody looks: a filter leaves gaps."""
         self.schema = columns.arrow_schema
         self._columns = columns
         self._namespace = namespace
         self._tags = tags
         self._check_crc = check_crc and "body" in columns
         self._needs_properties = bool(tags) or any(name in columns for name in _FROM_PROPERTIES)
+        self._on_gap = on_gap
         self._slow = SlowRules(columns, namespace, tags, corrupt, check_crc)
 
     def decode(self, pieces: Sequence[Piece]) -> pa.RecordBatch:
@@ -67,6 +71,8 @@ class Decoder:
             return self._empty()
         heads = read_heads(data, starts, compressed_too="body" not in self._columns)
         owners = np.repeat(np.arange(len(pieces)), counts)
+        if self._on_gap is not None:
+            self._look_for_gaps(heads, pieces, counts)
         fast = np.flatnonzero(heads.regular & _in_range(heads, pieces, owners))
         slow = np.flatnonzero(~heads.regular)
         if self._check_crc:
@@ -78,6 +84,18 @@ class Decoder:
             fast, slow = np.setdiff1d(fast, odd), np.union1d(slow, odd)
             frame, odd = self._frame(data, heads, fast, owners, pieces)
         return self._together(frame, slow, data, starts, owners)
+
+    def _look_for_gaps(self, heads: Heads, pieces: Sequence[Piece], counts: list[int]) -> None:
+        offsets, at = heads.fields["queue_offset"].astype(np.int64), 0
+        batches = heads.fields["sys_flag"] & sysflag.INNER_BATCH != 0
+        for (source, _), count in zip(pieces, counts, strict=True):
+            found, is_batch, at = offsets[at : at + count], batches[at : at + count].any(), at + count
+            if is_batch or (count == source.size and (found == np.arange(source.start, source.stop)).all()):
+                continue  # how many messages an inner batch has is not known here
+            bounds = np.concatenate([[source.start - 1], found, [source.stop]])
+            assert self._on_gap is not None
+            for number in np.flatnonzero(np.diff(bounds) > 1).tolist():
+                self._on_gap(source.queue, int(bounds[number]) + 1, int(bounds[number + 1]))
 
     def _frame(
         self, data: bytes, heads: Heads, rows: Ints, owners: Ints, pieces: Sequence[Piece]
