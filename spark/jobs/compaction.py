@@ -1,0 +1,83 @@
+"""Compaction of an archive: an hour's many small files become a few big ones, in the order of the queues.
+
+A stream leaves a file for each batch, task and hour. An hour that is over is rewritten once; `compact` does it for all
+hours. The new files take the place of the old ones as `publication` does it: a kill at any moment loses and doubles
+nothing. A reader that has listed the old files before and opens them afterwards does not find them: it fails and can
+be started again, it does not read wrong.
+"""
+
+import math
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Final, NamedTuple
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from cometmq.spark.jobs.archive_files import ROW_ORDER
+from cometmq.spark.jobs.errors import JobError
+from cometmq.spark.jobs.lake import LakeFile
+from cometmq.spark.jobs.metrics import Meter
+from cometmq.spark.jobs.publication import Publication
+
+#: Bytes of a file that is big enough: what Spark and DuckDB read in one piece.
+FILE_SIZE: Final = 128 * 1024**2
+#: How long after its end an hour counts as over: brokers' clocks differ, and a stream is behind.
+GRACE: Final = timedelta(minutes=10)
+
+
+class Hour(NamedTuple):
+    """The files of one hour of one topic."""
+
+    folder: str
+    files: tuple[LakeFile, ...]
+
+    def wants(self, file_size: int) -> bool:
+        """Whether there are files to be joined."""
+        return sum(1 for file in self.files if file.size < file_size // 2) > 1
+
+    def is_over(self, now: datetime, grace: timedelta = GRACE) -> bool:
+        values = dict(part.partition("=")[::2] for part in self.folder.split("/"))
+        start = datetime.fromisoformat(values["day"]).replace(hour=int(values["hour"]), tzinfo=UTC)
+        return start + timedelta(hours=1) + grace <= now
+
+
+def hours_of(publication: Publication) -> list[Hour]:
+    """The hours that an archive has."""
+    folders: defaultdict[str, list[LakeFile]] = defaultdict(list)
+    for file in publication.lake.files(publication.directory):
+        folder = file.name.rpartition("/")[0]
+        if folder.count("/") == 2 and file.name.endswith(".parquet"):
+            folders[folder].append(file)
+    return [Hour(folder, tuple(files)) for folder, files in sorted(folders.items())]
+
+
+def compact(
+    spark: SparkSession,
+    publication: Publication,
+    hours: Iterable[Hour],
+    *,
+    file_size: int = FILE_SIZE,
+    meter: Meter,
+) -> None:
+    """Join the small files of these hours. The publication is opened by the caller."""
+    for hour in hours:
+        if not hour.wants(file_size):
+            continue
+        place = f"{publication.directory}/{hour.folder}"
+        files = max(1, math.ceil(sum(file.size for file in hour.files) / file_size))
+        rows = spark.read.parquet(place)
+        order = [F.col(name) for name in ROW_ORDER if name in rows.columns]
+        shaped = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)
+        batch = f"compact-{secrets.token_hex(6)}"
+        publication.replace(hour.folder, shaped.sortWithinPartitions(*order), batch, rows=rows.count())
+        meter.count("compactedHours")
+        meter.count("compactedFiles", len(hour.files))
+
+
+def check_file_size(size: int) -> int:
+    if size < 1024**2:
+        raise JobError(f"files of {size} bytes are no big ones", "give at least 1 MiB (1048576)")
+    return size

@@ -1,0 +1,46 @@
+"""What a job can tell its user, and how the long errors of Spark become one line.
+
+A job's error names what was asked, why it cannot be, and what to do. Errors of options, queues and the cluster are
+those of `cometmq.spark.errors` and of the SDK.
+"""
+
+import re
+
+from pyspark.errors import PySparkException
+
+from cometmq.protocol.errors import CometMQError
+from cometmq.spark.errors import SparkSourceError
+
+#: The last line of a Python traceback inside the text of a Spark error: `package.module.Name: what happened`.
+_RAISED = re.compile(r"^\s*(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|[a-z]): (?P<text>\S.*)$", re.M)
+_OURS = re.compile(r"^\s*(?:org\.apache\.spark\.\S+: )?cometmq\.[\w.]+\.[A-Z]\w+: (?P<text>\S.*)$", re.M)
+#: `[CONDITION] text SQLSTATE: 42000` and where in the query it was.
+_CONDITION = re.compile(r"^\[(?P<condition>[A-Z0-9_.]+)\]\s*")
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.S)
+
+
+class JobError(SparkSourceError):
+    """Raised when a job cannot do what it was asked for."""
+
+
+class NotAnArchive(JobError):
+    """Raised when a directory is not what the archive job writes, or not of this run."""
+
+
+def told(error: BaseException) -> str:
+    """What is wrong, and what to do, without Spark's stack of causes."""
+    if isinstance(error, PySparkException):
+        return _told_by_spark(str(error))
+    text = str(error) or type(error).__name__
+    remedy = getattr(error, "remedy", "") if isinstance(error, CometMQError) else ""
+    return text if not remedy or remedy in text else f"{text}; {remedy}"
+
+
+def _told_by_spark(text: str) -> str:
+    """An error of this project inside of it says it best; then the last one of Python; then Spark's first sentence."""
+    for pattern in (_OURS, _RAISED):
+        found = pattern.findall(text)
+        if found:
+            return str(found[-1]).strip()
+    first = next((line for line in text.splitlines() if line.strip()), "Spark failed without a word")
+    return _SQLSTATE.sub("", _CONDITION.sub("", first)).strip()

@@ -1,0 +1,258 @@
+"""Replay: an archive, or a range of time of topics, to a topic; in queue order, at a rate, at least once.
+
+All messages of one source queue go to one queue of the target, in their order: the i-th source queue to the i-th of the
+target's, round and round. A slice is sent, its acknowledgements are awaited, then the checkpoint moves on: after a kill
+the slice that was under way is sent again, in the same order and with the same stamps. Every message says where it
+comes from in the property `REPLAY_ORIGIN`, by which a repeat can be told, too.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+
+from cometmq.spark import options as source_options
+from cometmq.spark import sink_options
+from cometmq.spark.cluster import Cluster
+from cometmq.spark.jobs.archive_files import read_archive
+from cometmq.spark.jobs.errors import JobError
+from cometmq.spark.jobs.lake import Lake
+from cometmq.spark.jobs.messages import FORMAT, Messages, schema_of
+from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
+from cometmq.spark.jobs.replay_plan import ReplayCheckpoint, ReplayPlan
+from cometmq.spark.link import link_to
+from cometmq.spark.offsets import nested
+from cometmq.spark.queue_range import QueueId, QueueRange
+from cometmq.spark.resolving import resolve
+from cometmq.spark.starting import EARLIEST
+
+#: The property that says where a replayed message was: topic/broker/queue/offset.
+ORIGIN: Final = "REPLAY_ORIGIN"
+
+#: Messages of a slice without a rate; with one, the messages of so many seconds.
+SLICE_ROWS: Final = 500_000
+SLICE_SECONDS: Final = 2.0
+
+#: Seconds for the brokers to say where queues begin and end.
+_PATIENCE: Final = 30.0
+
+_COLUMNS: Final = ("topic", "brokerName", "queueId", "queueOffset", "body", "tags", "keys", "properties", "flag")
+
+
+def replay(
+    spark: SparkSession,
+    target: str,
+    topics: str | Iterable[str] = (),
+    *,
+    archive: str | None = None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    rate: float | None = None,
+    name_server: str | None = None,
+    to_name_server: str | None = None,
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+    slice_rows: int | None = None,
+    display: Display | None = None,
+    stop: threading.Event | None = None,
+) -> Metrics:
+    """Send what topics, or an archive (some of its topics), stored from `since` to before `until`, to a topic.
+
+    `rate` is messages a second over all queues. A replay that was stopped goes on with the same `checkpoint`, which is
+    `<archive or topics>.replay-to-<target>` unless it is given.
+    """
+    if rate is not None and rate <= 0:
+        raise JobError(f"a rate of {rate:g} sends nothing", "give messages a second, above 0")
+    names = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
+    source: _Source
+    if archive is not None:
+        source = _Archive(read_archive(spark, archive, since=since, until=until), names, archive)
+    else:
+        source = _Topics(spark, Messages.of(names, name_server, options, since, until))
+    sending = {key: value for key, value in (options or {}).items() if key in source_options.ACCESS}
+    sending |= {"topic": target}
+    if to_name_server or name_server:
+        sending["nameServer"] = str(to_name_server or name_server)
+    if archive is None and (to_name_server or name_server) == name_server and target in names:
+        raise JobError(f"{target} would be replayed to itself", "choose another topic to replay to")
+    queues = _target_queues(sending)
+    place = ReplayCheckpoint(Lake(spark, checkpoint or f"{archive or '-'.join(names)}.replay-to-{target}"))
+    asked = f"{source.name} from {since or 'the beginning'} to {until or 'the end'}"
+    plan = place.plan(asked, target)
+    if plan is None:
+        rows = slice_rows or (max(1, round(rate * SLICE_SECONDS)) if rate else SLICE_ROWS)
+        plan = ReplayPlan.of(asked, target, source.ranges(), rows)
+        place.begin(plan)
+    meter = Meter("replay")
+    with display or Silence() as shown:
+        sender = _Sender(plan, source, queues, sending, meter)
+        _send_slices(place, plan, sender, rate, shown, stop or threading.Event())
+    meter.details["slicesLeft"] = plan.slices - place.done()
+    return meter.metrics()
+
+
+def _send_slices(
+    place: ReplayCheckpoint,
+    plan: ReplayPlan,
+    sender: "_Sender",
+    rate: float | None,
+    shown: Display,
+    stop: threading.Event,
+) -> None:
+    """Send what is left; with a rate, no slice begins before those of this run were due."""
+    began = time.monotonic()
+    for number in range(place.done(), plan.slices):
+        sender.meter.backlog = plan.rows_from(number)
+        shown.show(sender.meter)
+        if rate is not None and stop.wait(max(0.0, began + sender.meter.rows / rate - time.monotonic())):
+            return
+        if stop.is_set():
+            return
+        sender.send(number)
+        place.advance(number + 1)
+    sender.meter.backlog = 0
+    shown.show(sender.meter)
+
+
+class _Sender:
+    """Sends slices of a plan."""
+
+    def __init__(
+        self,
+        plan: ReplayPlan,
+        source: "_Source",
+        targets: Sequence[QueueId],
+        options: Mapping[str, str],
+        meter: Meter,
+    ) -> None:
+        self._plan = plan
+        self._source = source
+        self._options = options
+        self._targets = {each.queue: targets[number % len(targets)] for number, each in enumerate(plan.ranges)}
+        self.meter = meter
+
+    def send(self, number: int) -> None:
+        ranges = self._plan.slice(number)
+        counted = Observation()
+        rows = self._outgoing(self._source.read(ranges), ranges).observe(
+            counted, F.count(F.lit(1)).alias("rows"), F.coalesce(F.sum(F.length("body")), F.lit(0)).alias("bytes")
+        )
+        writer = rows.write.format(FORMAT).options(**self._options).mode("append")
+        writer.option("writeId", f"{self._plan.replay_id}.{number}").save()
+        found = counted.get
+        self.meter.add(int(found["rows"]), int(found["bytes"]))
+
+    def _outgoing(self, messages: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
+        """The columns of the sink; the rows of a target queue in one task, in the order of their source queues."""
+        origin = F.concat_ws("/", *(F.col(name).cast("string") for name in _COLUMNS[:4]))
+        properties = F.map_concat(
+            F.map_filter("properties", lambda key, _: key != ORIGIN), F.create_map(F.lit(ORIGIN), origin)
+        )
+        target = self._target_column(ranges)
+        targets = {self._targets[each.queue] for each in ranges}
+        placed = messages.withColumn("target", target).withColumn("outgoing", properties)
+        ordered = placed.repartition(max(1, len(targets)), "target").sortWithinPartitions("target", *_COLUMNS[:4])
+        return ordered.select(
+            "body",
+            "tags",
+            "keys",
+            F.col("outgoing").alias("properties"),
+            "flag",
+            F.col("target.broker").alias("brokerName"),
+            F.col("target.queue").alias("queueId"),
+        )
+
+    def _target_column(self, ranges: Sequence[QueueRange]) -> Column:
+        """The queue that the messages of each source queue go to."""
+        pairs: list[Column] = []
+        for each in ranges:
+            queue = self._targets[each.queue]
+            pairs.append(F.lit(f"{each.topic}/{each.broker}/{each.queue_id}"))
+            pairs.append(F.struct(F.lit(queue.broker).alias("broker"), F.lit(queue.queue_id).alias("queue")))
+        return F.create_map(*pairs)[F.concat_ws("/", "topic", "brokerName", F.col("queueId").cast("string"))]
+
+
+def _target_queues(options: Mapping[str, str]) -> list[QueueId]:
+    """The queues of the target that can be written, sorted; it has to exist."""
+    parsed = sink_options.parse(options)
+    cluster_options = {key: value for key, value in options.items() if key != "topic"} | {"subscribe": parsed.topic}
+    found = source_options.parse(cluster_options)
+    queues = Cluster(found.access, found.topics).queues()
+    link = link_to(found.access)
+    admin = link.client.admin(request_timeout=found.access.request_timeout)
+    route = link.run(admin.topic_route(found.access.wire_topic(parsed.topic)), _PATIENCE)
+    writable = {data.broker_name: data.write_queue_nums for data in route.queue_datas}
+    return [each for each in queues if each.queue_id < writable.get(each.broker, 0)]
+
+
+# Where messages come from
+
+
+class _Source:
+    """Something that has queues with offsets."""
+
+    name: str
+
+    def ranges(self) -> list[QueueRange]:
+        raise NotImplementedError
+
+    def read(self, ranges: Sequence[QueueRange]) -> DataFrame:
+        raise NotImplementedError
+
+
+class _Topics(_Source):
+    """Topics of a cluster: the range of time is looked up once, slices are read by offsets."""
+
+    def __init__(self, spark: SparkSession, messages: Messages) -> None:
+        messages.check()
+        self._spark = spark
+        self._messages = messages
+        self.name = f"topics {','.join(messages.topics)}"
+
+    def ranges(self) -> list[QueueRange]:
+        found = source_options.parse(self._messages.source_options)
+        cluster = Cluster(found.access, found.topics)
+        queues = cluster.queues()
+        starts = resolve(found.starting or EARLIEST, queues, cluster, patience=_PATIENCE)
+        ends = resolve(found.ending, queues, cluster, patience=_PATIENCE)
+        return [QueueRange(*each, starts[each], ends[each]) for each in queues if starts[each] < ends[each]]
+
+    def read(self, ranges: Sequence[QueueRange]) -> DataFrame:
+        assign: dict[str, dict[str, list[int]]] = {}
+        for each in ranges:
+            assign.setdefault(each.topic, {}).setdefault(each.broker, []).append(each.queue_id)
+        chosen = {key: value for key, value in self._messages.options.items() if not key.lower().startswith("starting")}
+        if self._messages.name_server:
+            chosen["nameServer"] = self._messages.name_server
+        chosen["assign"] = json.dumps(assign)
+        chosen["startingOffsets"] = json.dumps(nested({each.queue: each.start for each in ranges}))
+        chosen["endingOffsets"] = json.dumps(nested({each.queue: each.stop for each in ranges}))
+        return self._spark.read.format(FORMAT).options(**chosen).schema(schema_of(*_COLUMNS)).load()
+
+
+class _Archive(_Source):
+    """An archive, or some topics of it."""
+
+    def __init__(self, messages: DataFrame, topics: Sequence[str], name: str) -> None:
+        missing = [column for column in _COLUMNS if column not in messages.columns]
+        if missing:
+            raise JobError(f"the archive {name} has no column {missing[0]}", "archive with includeProperties=true")
+        self._messages = messages.where(F.col("topic").isin(*topics)) if topics else messages
+        self.name = f"archive {name}{' topics ' if topics else ''}{','.join(topics)}"
+
+    def ranges(self) -> list[QueueRange]:
+        ends = self._messages.groupBy(*_COLUMNS[:3]).agg(F.min("queueOffset"), F.max("queueOffset") + 1)
+        return [QueueRange(*row) for row in ends.collect()]
+
+    def read(self, ranges: Sequence[QueueRange]) -> DataFrame:
+        wanted = F.lit(False)
+        for each in ranges:
+            queue = (F.col("topic") == each.topic) & (F.col("brokerName") == each.broker)
+            queue = queue & (F.col("queueId") == each.queue_id)
+            wanted = wanted | (queue & (F.col("queueOffset") >= each.start) & (F.col("queueOffset") < each.stop))
+        return self._messages.where(wanted).select(*_COLUMNS)

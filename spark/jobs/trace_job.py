@@ -1,0 +1,178 @@
+"""Trace: `RMQ_SYS_TRACE_TOPIC` to latencies from send to end of processing, failures and slow consumers.
+
+As a batch over a range of time, or as a stream with watermarks that adds windows to a table as they close. A chart is
+drawn of the table. Producers and consumers trace when they are told to (`trace=True`, Java: enableMsgTrace).
+"""
+
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from cometmq.spark.jobs import runs
+from cometmq.spark.jobs.chart import Chart, Panel, Series
+from cometmq.spark.jobs.messages import Messages, schema_of
+from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
+from cometmq.spark.jobs.publication import Publication
+from cometmq.spark.jobs.trace_rows import PERCENTILES, TOPIC, ends, journeys, records, sendings, sends, windows
+
+#: Lines of a chart at most, and rows of the table that is shown: those with most messages.
+SHOWN: Final = 8
+#: Windows that a chart has at most: the latest.
+CHART_ROWS: Final = 5000
+
+
+def trace(
+    spark: SparkSession,
+    *,
+    name_server: str | None = None,
+    topic: str = TOPIC,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    window: str = "1 minute",
+    slow: float = 1.0,
+    output: str | None = None,
+    chart: str | None = None,
+    trigger: str | None = None,
+    interval: str = "1 minute",
+    watermark: str = "1 minute",
+    horizon: str = "1 hour",
+    checkpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+    display: Display | None = None,
+    stop: threading.Event | None = None,
+) -> Metrics:
+    """Latencies of a range of time; with `trigger` a stream that adds closed windows to `output`.
+
+    `slow`: consumers whose 95th percentile of processing is above so many seconds are called slow. `output` is a
+    directory of Parquet, `chart` a file that ends with .html, .svg or .png.
+    """
+    meter = Meter("trace")
+    messages = Messages.of(topic, name_server, options, since, until)
+    messages.check()
+    with display or Silence() as shown:
+        shown.show(meter)
+        if trigger is None:
+            found = latencies(messages.batch(spark, schema_of("body")), window, horizon=horizon).persist()
+            try:
+                _finish(found, meter, slow, chart)
+                if output is not None:
+                    found.write.mode("overwrite").parquet(output)
+            finally:
+                found.unpersist()
+        else:
+            stream = messages.stream(spark, schema_of("body"))
+            table = latencies(stream, window, watermark=watermark, horizon=horizon)
+            place = output or "trace-latencies"
+            when = runs.Trigger.of(trigger, interval)
+            _stream(table, place, when, checkpoint, chart, meter, shown, stop)
+            written = _written(spark, place, table)
+            _finish(written, meter, slow, chart)
+    return meter.metrics()
+
+
+def latencies(traces: DataFrame, window: str, *, watermark: str = "0 seconds", horizon: str = "1 hour") -> DataFrame:
+    """The table of trace messages (a column `body`): a batch, or a stream."""
+    found = records(traces)
+    sent, ended = sends(found), ends(found)
+    steps = journeys(sent, ended, horizon=horizon, watermark=watermark).unionByName(sendings(sent, watermark))
+    return windows(steps, window)
+
+
+def _stream(
+    table: DataFrame,
+    output: str,
+    when: runs.Trigger,
+    checkpoint: str | None,
+    chart: str | None,
+    meter: Meter,
+    display: Display,
+    stop: threading.Event | None,
+) -> None:
+    publication = Publication(table.sparkSession, output)
+
+    def write(rows: DataFrame, number: int) -> None:
+        rows = rows.persist()
+        try:
+            if not rows.isEmpty():
+                publication.publish(rows.coalesce(1), f"batch-{number:010d}")
+                if chart is not None:
+                    _draw(_written(rows.sparkSession, output, rows), chart)
+        finally:
+            rows.unpersist()
+
+    with publication.opened():
+        runs.run(
+            table.writeStream.foreachBatch(write).outputMode("append"),
+            when,
+            checkpoint=checkpoint or f"{publication.directory}.checkpoint",
+            meter=meter,
+            display=display,
+            stop=stop,
+        )
+
+
+def _written(spark: SparkSession, output: str, like: DataFrame) -> DataFrame:
+    """The table as far as it is written; of the given columns, since it may be empty."""
+    if not Publication(spark, output).lake.files(output):
+        return spark.createDataFrame([], like.schema)
+    return spark.read.schema(like.schema).parquet(output)
+
+
+def _finish(found: DataFrame, meter: Meter, slow: float, chart: str | None) -> None:
+    """The report of a table: all of its time in one row for each topic and group."""
+    weight = F.sum("count")
+    # Percentiles of windows cannot be joined exactly: the worst window counts, as whoever waited in it would say.
+    whole = found.groupBy("kind", "topic", "group").agg(
+        weight.alias("count"),
+        F.sum("failures").alias("failures"),
+        *(F.max(name).alias(f"worst_{name}") for name in (*PERCENTILES, "max", "cost_p95")),
+    )
+    is_slow = (F.col("kind") == "consume") & (F.col("worst_cost_p95") > slow * 1000)
+    ordered = whole.withColumn("slow", is_slow).orderBy(F.desc("count"), "kind", "topic", "group").persist()
+    try:
+        meter.tables["latencies"] = ResultTable.of(ordered, 1000)
+    finally:
+        ordered.unpersist()
+    rows = meter.tables["latencies"].objects()
+    meter.add(sum(row["count"] for row in rows))
+    meter.details["failures"] = sum(row["failures"] for row in rows)
+    meter.details["slowConsumers"] = sorted({row["group"] for row in rows if row["slow"]})
+    if chart is not None:
+        _draw(found, chart)
+        meter.details["chart"] = chart
+
+
+def _draw(found: DataFrame, chart: str) -> None:
+    latest = ResultTable.of(found.orderBy(F.desc("time")), CHART_ROWS)
+    lines: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in reversed(latest.objects()):
+        lines.setdefault((row["kind"], row["topic"], row["group"]), []).append(row)
+
+    def panel(title: str, kind: str, figure: str, unit: str) -> Panel:
+        most = sorted(
+            (line for line in lines.items() if line[0][0] == kind),
+            key=lambda line: -sum(row["count"] for row in line[1]),
+        )
+        series = (
+            Series(
+                f"{topic} → {group}" if kind == "consume" else f"{group} → {topic}",
+                tuple((row["time"], float(row[figure])) for row in rows if row[figure] is not None),
+            )
+            for (_, topic, group), rows in most[:SHOWN]
+        )
+        return Panel(title, unit, tuple(each for each in series if each.points))
+
+    Chart(
+        "Message latencies",
+        (
+            panel("From send to end of processing, 50th percentile", "consume", "p50", "ms"),
+            panel("From send to end of processing, 99th percentile", "consume", "p99", "ms"),
+            panel("Processing alone, 95th percentile", "consume", "cost_p95", "ms"),
+            panel("Sending, 99th percentile", "send", "p99", "ms"),
+            panel("Failures of processing", "consume", "failures", "messages"),
+        ),
+    ).save(chart)
