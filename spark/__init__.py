@@ -1,5 +1,32 @@
 """RocketMQ topics in Apache Spark: the data source `rocketmq` (streams and batches, both ways) and pipeline jobs.
 
 Spark finds the source by itself through the top-level module `pyspark_cometmq`. Nothing heavy is imported here: Spark
-imports this package in every worker process.
+imports this package in every worker process. The public names are loaded when they are used.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cometmq.spark.repeats import without_repeats
+    from cometmq.spark.local_session import session
+    from cometmq.spark.stamps import Stamp
+
+#: Name -> the module that it lives in.
+_HOMES = {
+    "Stamp": "cometmq.spark.stamps",
+    "session": "cometmq.spark.local_session",
+    "without_repeats": "cometmq.spark.repeats",
+}
+
+__all__ = ["Stamp", "session", "without_repeats"]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'cometmq.spark' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value

@@ -14,7 +14,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from cometmq.spark import stamps
 from cometmq.spark.errors import OptionError
 from cometmq.spark.sink_columns import SinkColumns
 from cometmq.spark.sink_options import SinkOptions, parse
@@ -94,7 +93,7 @@ def _write(batches: "Iterator[pa.RecordBatch]", options: SinkOptions) -> Written
     partition = context.partitionId()
     query_id = options.write_id or context.getLocalProperty("sql.streaming.queryId") or options.new_id
     batch_id = context.getLocalProperty("streaming.sql.batchId") or "0"
-    with SinkTask(options, stamps.prefix(query_id, int(batch_id), partition)) as task:
+    with SinkTask(options, query_id, int(batch_id), partition) as task:
         for batch in batches:
             task.send(batch)
         task.finish()

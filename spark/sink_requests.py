@@ -25,24 +25,23 @@ PIECE_ROWS: Final = 16_384
 PIECE_BYTES: Final = 32 * 1024 * 1024
 
 
-def pieces(batch: pa.RecordBatch, first_row: int) -> Iterator[Rows]:
+def pieces(batch: pa.RecordBatch, first_row: int, partition: int = 0, topic: str = "") -> Iterator[Rows]:
     """The rows of a batch, a bounded part at a time. `first_row` is the number of its first row."""
     count = batch.num_rows
     step = max(1, min(PIECE_ROWS, count * PIECE_BYTES // max(batch.nbytes, 1)))
     for start in range(0, count, step):
         part = batch.slice(start, step)
-        yield Rows(part, np.arange(first_row + start, first_row + start + part.num_rows))
+        yield Rows(part, np.arange(first_row + start, first_row + start + part.num_rows), partition, topic)
 
 
 class Requests:
     """Makes the requests of one task."""
 
-    def __init__(self, encoder: RowEncoder, lanes: Lanes, access: Access, send_bytes: int, stamp_prefix: str) -> None:
+    def __init__(self, encoder: RowEncoder, lanes: Lanes, access: Access, send_bytes: int) -> None:
         self._encoder = encoder
         self._lanes = lanes
         self._access = access
         self._send_bytes = send_bytes
-        self._stamp_prefix = stamp_prefix
 
     def of(self, rows: Rows) -> Iterator[Request]:
         """The requests of some rows; those of one lane in the order of their rows."""
@@ -65,7 +64,7 @@ class Requests:
             for body, first, last in _cut(taken, numbers, self._send_bytes):
                 # Every item has a unique key of its own: the whole needs none.
                 outgoing = Outgoing(topic, body, self._encoder.common, "", code=SEND_BATCH)
-                yield Request(lane, outgoing, len(body), first, last)
+                yield Request(lane, outgoing, len(body), rows.partition, first, last)
 
     def _single(self, rows: Rows) -> Iterator[Request]:
         self._encoder.items(rows)  # refuses what cannot be sent
@@ -76,7 +75,7 @@ class Requests:
         for at, row in enumerate(rows.batch.to_pylist(maps_as_pydicts="strict")):
             number = int(rows.numbers[at])
             message = self._message(row, number)
-            yield Request(of_row[at], message, len(message.body), number, number)
+            yield Request(of_row[at], message, len(message.body), rows.partition, number, number)
 
     def _message(self, row: dict[str, Any], number: int) -> Message:
         body, own = row["body"], row.get("properties") or {}
@@ -86,7 +85,7 @@ class Requests:
             body.encode() if isinstance(body, str) else body,
             tag=row.get("tags") or None,
             keys=row.get("keys") or None,
-            properties=kept | {SPARK_ROW: f"{self._stamp_prefix}{number}"},
+            properties=kept | {SPARK_ROW: f"{self._encoder.stamp_prefix}{number}"},
             flag=row.get("flag") or 0,
             sharding_key=row.get("shardingKey") or None,
             deliver_at=row["deliverTime"].astimezone(UTC),

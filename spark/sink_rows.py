@@ -39,6 +39,9 @@ class Rows(NamedTuple):
 
     batch: pa.RecordBatch
     numbers: Ints
+    partition: int = 0
+    #: Of rows that name none.
+    topic: str = ""
 
     def column(self, name: str) -> pa.Array | None:
         """None when the DataFrame does not have it."""
@@ -46,15 +49,16 @@ class Rows(NamedTuple):
         return None if at < 0 else self.batch.column(at)
 
     def only(self, wanted: Flags) -> "Rows":
-        return Rows(self.batch.filter(pa.array(wanted)), self.numbers[wanted])
+        return self._replace(batch=self.batch.filter(pa.array(wanted)), numbers=self.numbers[wanted])
 
     def refuse(self, where: Flags, cause: str, remedy: str) -> None:
         """Raise for the first row where it is so, if there is one."""
         if where.any():
             at = int(np.argmax(where))
-            topic = self.column("topic")
-            named = "" if topic is None or not topic[at].is_valid else f" for topic {topic[at].as_py()}"
-            raise RowRefused(f"row {self.numbers[at]} of the partition{named}: {cause}", remedy)
+            topics = self.column("topic")
+            topic = (None if topics is None else topics[at].as_py()) or self.topic
+            named = f" for topic {topic}" if topic else ""
+            raise RowRefused(f"row {self.numbers[at]} of partition {self.partition}{named}: {cause}", remedy)
 
 
 class RowEncoder:
@@ -65,6 +69,7 @@ class RowEncoder:
     ) -> None:
         """`new_key` gives a unique key for a moment in epoch milliseconds (`UniqueKeyGenerator.at`)."""
         self._new_key = new_key
+        self.stamp_prefix = stamp_prefix
         self._stamp = f"{SPARK_ROW}\x01{stamp_prefix}".encode()
         #: What a request of items says of all of them.
         self.common = "WAIT\x01true\x02" + (f"{props.INSTANCE_ID}\x01{namespace}\x02" if namespace else "")
@@ -169,13 +174,14 @@ class RowEncoder:
 
 
 def _key_texts(rows: Rows) -> pa.Array | None:
+    """The keys of each row as RocketMQ has them: separated by blanks."""
     keys = rows.column("keys")
     if keys is None or not (pa.types.is_list(keys.type) or pa.types.is_large_list(keys.type)):
         return keys
-    rows.refuse(
-        _valid(keys) & ~_valid(pc.binary_join(keys, " ")), "one of its keys is null", "filter it out of the array"
-    )
-    return pc.binary_join(keys, props.KEY_SEPARATOR)
+    # Spark says that there are no nulls, in a way for which pyarrow has no kernel.
+    joined = pc.binary_join(keys.cast(pa.list_(pa.string())), props.KEY_SEPARATOR)
+    rows.refuse(_valid(keys) & ~_valid(joined), "one of its keys is null", "filter it out of the array")
+    return joined
 
 
 def _present(column: pa.Array | None) -> pa.Array:

@@ -44,6 +44,7 @@ class Request:
     lane: Lane
     content: Outgoing | Message
     size: int
+    partition: int
     #: Numbers of the first and the last row in the partition.
     first_row: int
     last_row: int
@@ -52,7 +53,7 @@ class Request:
         rows = f"row {self.first_row}" if self.first_row == self.last_row else f"rows {self.first_row}-{self.last_row}"
         queue = self.lane.queue
         place = "" if queue is None else f" (queue {queue.broker_name}/{queue.queue_id})"
-        return f"{rows} of the partition for topic {self.lane.topic}{place}"
+        return f"{rows} of partition {self.partition} for topic {self.lane.topic}{place}"
 
 
 @dataclass(frozen=True, slots=True)

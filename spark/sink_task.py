@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from cometmq.client.producer import Producer
 from cometmq.client.queues import MessageQueue
+from cometmq.spark import stamps
 from cometmq.spark.link import Link, link_to
 from cometmq.spark.sink_lanes import Lanes
 from cometmq.spark.sink_options import SinkOptions
@@ -38,20 +39,21 @@ async def _producer(link: Link, send_timeout: float) -> Producer:
 class SinkTask:
     """Sends the rows of one partition; use it with `with`."""
 
-    def __init__(self, options: SinkOptions, stamp_prefix: str) -> None:
+    def __init__(self, options: SinkOptions, query_id: str, batch_id: int, partition: int) -> None:
         self._link = link_to(options.access)
-        self._access = options.access
+        self._options = options
+        self._partition = partition
         producer = self._link.run(_producer(self._link, options.send_timeout), timeout=None)
         window = Window(options.max_in_flight, options.max_in_flight_bytes)
         self._sender = Sender(producer, window, options.retries)
         encoder = RowEncoder(
             self._link.client.new_unique_key.at,
-            stamp_prefix=stamp_prefix,
+            stamp_prefix=stamps.prefix(query_id, batch_id, partition),
             namespace=options.access.namespace,
             drops_reserved=options.drops_reserved,
         )
         lanes = Lanes(options.topic, self._queues)
-        self._requests = Requests(encoder, lanes, options.access, options.send_bytes, stamp_prefix)
+        self._requests = Requests(encoder, lanes, options.access, options.send_bytes)
         self.rows = 0
         self.requests = 0
 
@@ -63,7 +65,7 @@ class SinkTask:
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Take in rows; waits while too much is on the way."""
-        for rows in pieces(batch, self.rows):
+        for rows in pieces(batch, self.rows, self._partition, self._options.topic):
             # Made here, one at a time: the loop sends meanwhile.
             self._link.run(self._sender.put(list(self._counted(self._requests.of(rows)))), timeout=None)
         self.rows += batch.num_rows
@@ -78,4 +80,6 @@ class SinkTask:
             yield request
 
     def _queues(self, topic: str) -> Sequence[MessageQueue]:
-        return self._link.run(self._sender.queues(self._link.client, self._access.wire_topic(topic)), timeout=None)
+        return self._link.run(
+            self._sender.queues(self._link.client, self._options.access.wire_topic(topic)), timeout=None
+        )
