@@ -7,8 +7,8 @@ imports this package in every worker process. The public names are loaded when t
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cometmq.spark.repeats import without_repeats
     from cometmq.spark.local_session import session
+    from cometmq.spark.repeats import without_repeats
     from cometmq.spark.stamps import Stamp
 
 #: Name -> the module that it lives in.

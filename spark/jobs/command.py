@@ -50,7 +50,7 @@ class Settings:
 
     def session(self, job: str) -> "SparkSession":
         """Spark: the one that spark-submit made, or a quiet one of our own."""
-        from cometmq.spark.session import session
+        from cometmq.spark import session
 
         config = {"spark.ui.showConsoleProgress": "false", **self.conf}
         if "PYSPARK_GATEWAY_PORT" not in os.environ and not self.verbose:

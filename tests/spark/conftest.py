@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from cometmq.spark import session
 from cometmq.spark.link import close_links
-from cometmq.spark.session import session
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
