@@ -14,7 +14,8 @@ from cometmq.testing import EmbeddedBroker
 from support.guide import Block, blocks_of, run_page
 
 ROOT = Path(__file__).parents[2]
-GUIDE = sorted((ROOT / "docs" / "guide").glob("*.md"))
+#: The page about Spark runs where Spark does: tests/spark/test_spark_guide.py.
+GUIDE = sorted(page for page in (ROOT / "docs" / "guide").glob("*.md") if page.name != "spark.md")
 PAGES = [page for page in GUIDE if any(block.language == "python" for block in blocks_of(page))]
 FILES = [(page, block) for page in PAGES for block in blocks_of(page) if block.file]
 
