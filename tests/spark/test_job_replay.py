@@ -1,0 +1,138 @@
+"""The replay job: queue order, from topics and archives, at a rate, and on after a stop."""
+
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import cometmq
+from cometmq.spark.jobs import JobError, archive, replay
+from cometmq.spark.jobs.metrics import Meter, Silence
+from cometmq.spark.jobs.replay_job import ORIGIN
+from cometmq.spark.jobs.replay_plan import ReplayPlan
+from cometmq.spark.queue_range import QueueRange
+from cometmq.testing import EmbeddedBroker
+from support.spark_topics import TopicKit
+
+pytestmark = pytest.mark.spark
+
+
+def origins(spark: SparkSession, broker: EmbeddedBroker, topic: str) -> dict[int, list[str]]:
+    """Where the messages of each queue of a topic come from, in their order."""
+    rows = (
+        spark.read.format("rocketmq")
+        .options(nameServer=broker.nameserver, subscribe=topic)
+        .schema("queueId int, queueOffset long, properties map<string,string>")
+        .load()
+        .orderBy("queueId", "queueOffset")
+        .collect()
+    )
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        found.setdefault(row.queueId, []).append(row.properties[ORIGIN])
+    return found
+
+
+def from_queue(topic: str, queue: int, numbers: range) -> list[str]:
+    return [f"{topic}/broker-a/{queue}/{number}" for number in numbers]
+
+
+class StopAfter(Silence):
+    """Stops a replay when so many rows are sent."""
+
+    def __init__(self, rows: int, stop: threading.Event) -> None:
+        self._rows = rows
+        self._stop = stop
+
+    def show(self, meter: Meter) -> None:
+        if meter.rows >= self._rows:
+            self._stop.set()
+
+
+def test_a_topic_goes_on_in_order_after_a_stop(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    source = topics.make("REPLAYED", 3)
+    bodies = [cometmq.Message(f"{n}".encode(), tag="t", keys="k", properties={"n": f"{n}"}) for n in range(30)]
+    topics.send(source, {0: bodies, 1: bodies[:10], 2: bodies[:20]})
+    target = topics.make("REPLAYED_TO", 2)
+    checkpoint = str(tmp_path / "replay")
+    stop = threading.Event()
+    first = replay(
+        spark,
+        target,
+        source,
+        name_server=broker.nameserver,
+        checkpoint=checkpoint,
+        slice_rows=25,
+        display=StopAfter(1, stop),
+        stop=stop,
+    )
+    assert (first.rows, first.details["slicesLeft"]) == (19, 2)
+    topics.fill(source, {0: 5})  # after the start: not part of this replay
+    second = replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint)
+    assert (first.rows + second.rows, second.details["slicesLeft"], second.backlog) == (60, 0, 0)
+    assert replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint).rows == 0
+
+    found = origins(spark, broker, target)
+    assert found[1] == from_queue(source, 1, range(10))
+    of_two = {queue: [each for each in found[0] if each.startswith(f"{source}/broker-a/{queue}/")] for queue in (0, 2)}
+    assert of_two[0] == from_queue(source, 0, range(30))
+    assert of_two[2] == from_queue(source, 2, range(20))
+    assert len(found[0]) == 50
+    read = spark.read.format("rocketmq").options(nameServer=broker.nameserver, subscribe=target).load()
+    row = read.where(f"properties['{ORIGIN}'] = '{source}/broker-a/0/7'").collect()[0]
+    assert (bytes(row.body), row.tags, row.keys, row.properties["n"]) == (b"7", "t", "k", "7")
+    assert row.properties["SPARK_ROW"].startswith("replay-")
+
+    with pytest.raises(JobError, match="another replay"):
+        replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint, until=datetime.now())
+
+
+def test_an_archive_is_replayed_at_a_rate(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    source, target = topics.made("REPLAYED_ARCHIVE", [12, 9]), topics.make("REPLAYED_ARCHIVE_TO", 2)
+    place = str(tmp_path / "archive")
+    archive(spark, source, place, name_server=broker.nameserver)
+    sent = replay(spark, target, archive=place, name_server=broker.nameserver, rate=20.0, slice_rows=11)
+    assert (sent.rows, sent.bytes > 0) == (21, True)
+    # The second slice was not due before the first one's messages were.
+    assert sent.seconds >= 11 / 20
+    assert origins(spark, broker, target) == {
+        0: from_queue(source, 0, range(12)),
+        1: from_queue(source, 1, range(9)),
+    }
+    assert Path(f"{place}.replay-to-{target}", "plan.json").exists()
+    with pytest.raises(JobError, match="is no archive"):
+        replay(spark, target, archive=str(tmp_path), name_server=broker.nameserver)
+
+
+def test_what_cannot_be_replayed_is_told(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:
+    topic = topics.made("REPLAYED_BADLY", [1])
+    server = broker.nameserver
+    with pytest.raises(Exception, match="no nameserver knows this topic"):
+        replay(spark, "NOT_THERE", topic, name_server=server)
+    with pytest.raises(JobError, match="to itself"):
+        replay(spark, topic, topic, name_server=server)
+    with pytest.raises(JobError, match="sends nothing"):
+        replay(spark, "ANY", topic, name_server=server, rate=0)
+    now = datetime.now(UTC)
+    with pytest.raises(JobError, match="is empty"):
+        replay(spark, "ANY", topic, name_server=server, since=now, until=now - timedelta(hours=1))
+
+
+def test_slices_are_all_of_every_queue_in_order() -> None:
+    ranges = [QueueRange("a", "b", 0, 5, 105), QueueRange("a", "b", 1, 0, 1), QueueRange("c", "b", 0, 7, 17)]
+    plan = ReplayPlan.of("source", "target", ranges, 20)
+    assert plan == ReplayPlan.from_json(plan.to_json())
+    assert plan.slices == 6
+    for each in ranges:
+        parts = [part for number in range(6) for part in plan.slice(number) if part.queue == each.queue]
+        assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
+        assert (parts[0].start, parts[-1].stop) == (each.start, each.stop)
+    assert [sum(part.size for part in plan.slice(number)) for number in range(6)] == [17, 19, 19, 17, 19, 20]
+    assert [plan.rows_from(number) for number in (0, 6)] == [111, 0]
+    assert ReplayPlan.of("source", "target", [], 20).slices == 0
