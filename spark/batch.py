@@ -1,7 +1,7 @@
 """The batch reader: what `spark.read` gives, from where to where, in which tasks.
 
-The offsets are decided when Spark plans the query, once for each action. Filters of the query narrow what is read
-where Spark hands them over; see `pruning`. Kafka's KafkaBatch.
+The offsets are decided when Spark first plans a query of a DataFrame; it keeps them for the later ones. Filters of the
+query narrow what is read where Spark hands them over and the user wants it; see `pruning`. Kafka's KafkaBatch.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,9 +59,14 @@ class BatchReader(DataSourceReader):
 
 
 class FilteringBatchReader(BatchReader):
-    """A batch reader that is told the filters. Spark refuses one when its filter push-down is off."""
+    """A batch reader that is told the filters. Spark refuses one when its filter push-down is off.
+
+    Spark 4.3 keeps what was planned for the first filter of a DataFrame, and gives it to other queries of the same
+    DataFrame that push no filter: they would miss rows. Hence the option, and that it is off unless asked for.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Remember what narrows the ranges. All filters stay with Spark, which checks every row again."""
-        self._pruning = pruning_by(filters)
+        if self._options.filter_push_down:
+            self._pruning = pruning_by(filters)
         return filters

@@ -45,7 +45,7 @@ SOURCE: Final = ACCESS | declared(
     Option("assign", 'queues, as JSON: {"topic":{"broker-a":[0,1]}}'),
     Option("startingOffsets", "earliest, latest, or JSON; a checkpoint goes first", "latest, batch: earliest"),
     Option("startingTimestamp", "start with what was stored at that time or later (ms since 1970, or ISO 8601)"),
-    Option("startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"broker-a":{"0":1700000000}}}'),
+    Option("startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"0":1700000000000}}'),
     Option("startingOffsetsByTimestampStrategy", "error, or latest: what becomes of a queue without one", "error"),
     Option("endingOffsets", "where reading ends: latest, or JSON", "latest", only="batch"),
     Option("endingTimestamp", "read what was stored before that time", only="batch"),
@@ -73,6 +73,12 @@ SOURCE: Final = ACCESS | declared(
     Option("batchBytes", "bytes of an Arrow batch, about", str(ReadOptions().batch_bytes)),
     Option("corruptMessages", "what becomes of a message whose body is damaged: fail, skip, or raw (as it is)", "fail"),
     Option("checkCrc", "whether bodies are held against their checksums", "true"),
+    Option(
+        "filterPushDown",
+        "whether filters narrow what is read; take a fresh load() for each query",
+        "false",
+        only="batch",
+    ),
     Option("discoveryInterval", "how often new topics, brokers and queues are looked for", "5s", only="stream"),
     Option("idleWait", "how long the driver waits for messages before it says there are none", "500ms", only="stream"),
     Option("unreachableTimeout", "how long a query goes on without a broker that it needs", "2m", only="stream"),
@@ -100,6 +106,8 @@ class Options:
     splitting: Splitting
     include_properties: bool
     properties_as_json: bool
+    #: Whether a batch leaves out what the filters of its query exclude.
+    filter_push_down: bool
     #: Whether the brokers are told how far the group is.
     reports_progress: bool
     #: Seconds.
@@ -112,7 +120,7 @@ class Options:
     def check_for_stream(self) -> None:
         """Refuse what only a batch can do."""
         for name in self.batch_only:
-            raise OptionError(name, "", "a stream has no end; remove the option, or use spark.read")
+            raise OptionError(name, "", "only spark.read has it, a stream does not; remove the option")
 
     @property
     def stream_start(self) -> Place:
@@ -188,6 +196,7 @@ def parse(options: Mapping[str, str]) -> Options:
         ),
         include_properties=texts.flag("includeProperties"),
         properties_as_json=texts.flag("propertiesAsJson"),
+        filter_push_down=texts.flag("filterPushDown"),
         reports_progress=group is not None,
         discovery_interval=texts.seconds("discoveryInterval"),
         idle_wait=min(texts.seconds("idleWait"), _MAX_IDLE_WAIT),

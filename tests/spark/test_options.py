@@ -232,7 +232,7 @@ def test_mistakes_name_the_option_and_the_remedy(changes: dict[str, str], messag
 
 def test_a_stream_has_no_end() -> None:
     options = parse({**NEEDED, "endingTimestamp": "17"})
-    with pytest.raises(OptionError, match=r"^endingTimestamp: a stream has no end"):
+    with pytest.raises(OptionError, match=r"^endingTimestamp: only spark.read has it"):
         options.check_for_stream()
 
 
