@@ -30,8 +30,9 @@ from cometmq.remoting.tls import ClientTlsOptions
 
 if TYPE_CHECKING:
     from cometmq.client.admin import Admin
+    from cometmq.client.consumer.handling import Handler
     from cometmq.client.consumer.pull import PullConsumer
-    from cometmq.client.consumer.push import Handler, PushConsumer
+    from cometmq.client.consumer.push import PushConsumer
     from cometmq.client.consumer.subscriptions import Subscription
     from cometmq.client.message import SendReceipt
     from cometmq.client.producer import Producer

@@ -139,6 +139,9 @@ class Delivery(Protocol):
 
     async def retry(self, message: "ReceivedMessage", delay_level: int) -> None: ...
 
+    def abandon(self, message: "ReceivedMessage") -> None:
+        """Its processing was broken off: it is neither done nor failed, and nobody works on it."""
+
     async def reply(self, message: "ReceivedMessage", reply: Message) -> SendReceipt:
         """Answer it, if it is a request."""
 
@@ -257,7 +260,11 @@ class ReceivedMessage:
         return await self._delivery.reply(self, body if isinstance(body, Message) else Message(body, **options))
 
     def process(self, *, reraise: bool = False) -> "Processing":
-        """`async with message.process():` acknowledges at the end; an exception means retry, and later dead letters."""
+        """`async with message.process():` acknowledges at the end; an exception means retry, and later dead letters.
+
+        A cancelled block does neither: the message stays unsettled, which holds its offset back, and comes again after
+        the close or the consume timeout. It takes no part in `concurrency` any more; an ordered queue waits for it.
+        """
         return Processing(self, reraise)
 
     def __repr__(self) -> str:
@@ -283,7 +290,8 @@ class Processing:
             await self._message.ack()
             return False
         if not isinstance(error, Exception):
-            # Cancelled, or the process ends: neither done nor failed. It comes again.
+            # Cancelled, or the process ends: neither done nor failed. It comes again, and the others go on.
+            self._message.delivery.abandon(self._message)
             return False
         level = error.delay_level if isinstance(error, RetryLater) else 0
         if not isinstance(error, RetryLater):

@@ -14,8 +14,8 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from cometmq.client import client as asyncio_client
+from cometmq.client.consumer.handling import Handler
 from cometmq.client.consumer.pull import PullConsumer as AsyncPullConsumer
-from cometmq.client.consumer.push import Handler
 from cometmq.client.consumer.push import PushConsumer as AsyncPushConsumer
 from cometmq.client.consumer.subscriptions import ALL, Subscription
 from cometmq.client.errors import ClientError

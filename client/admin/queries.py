@@ -58,6 +58,8 @@ class _NotDelivered:
     def settle(self, message: ReceivedMessage) -> None:
         raise ClientError("this message was looked up, not delivered: it cannot be acknowledged or retried")
 
+    def abandon(self, message: ReceivedMessage) -> None: ...
+
     async def ack(self, message: ReceivedMessage) -> None:
         self.settle(message)
 

@@ -48,8 +48,9 @@ class Assignment:
         self.is_dropped = False
         #: It is about to be dropped: what runs may end, and nothing else of it begins.
         self.is_leaving = False
-        #: Ordered: messages that were handed out and are not settled.
+        #: Ordered: messages that were handed out and are not settled; and those of them that nobody works on any more.
         self.taken = 0
+        self._abandoned: set[ReceivedMessage] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         #: When its lock on the broker was last renewed (monotonic); None: it is not locked.
@@ -77,8 +78,8 @@ class Assignment:
         )
         self._task = consumer.scheduler.spawn(self.loop.run(), f"pull of {self.queue}")
 
-    def stop(self) -> None:
-        """No more pulls, and nothing more is handed out."""
+    def leave(self) -> None:
+        """It is about to be dropped: no more pulls, and nothing more is handed out."""
         self.is_leaving = True
         self.ready.clear()
         if self._task is not None:
@@ -88,7 +89,7 @@ class Assignment:
     def drop(self) -> None:
         """It is not ours any more."""
         self.is_dropped = True
-        self.stop()
+        self.leave()
 
     def _request(self, offset: int) -> PullRequest:
         consumer = self._consumer
@@ -155,7 +156,8 @@ class Assignment:
         self._commit(offset)
         self.room.look()
         if self.is_ordered:
-            self._next_in_order()
+            self._release(message)
+            self.enter_if_idle()
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         """A message failed: it comes again, here (ordered) or by the retry topic."""
@@ -175,6 +177,13 @@ class Assignment:
             message.reconsume_times += 1
             self._consumer.later(TRY_AGAIN, lambda: self._again([message]))
 
+    def abandon(self, message: ReceivedMessage) -> None:
+        """Nobody works on it any more. Unsettled it holds the offset back, and an ordered queue waits for it."""
+        self._consumer.abandoned(message)
+        if self.is_ordered and message.queue_offset in self.window:
+            self._abandoned.add(message)
+            self._look_idle()
+
     async def _retry_in_order(self, message: ReceivedMessage) -> None:
         consumer = self._consumer
         most = consumer.options.max_reconsume_times
@@ -184,24 +193,24 @@ class Assignment:
         message.reconsume_times += 1
         self._consumer.handed_back(message)
         # It stays the first of its queue; the others behind it wait with it.
-        self._release()
+        self._release(message)
         if self.is_leaving:
             return
         self.ready.appendleft(message)
         self._consumer.later(consumer.options.suspend, self.enter_if_idle)
-
-    def _next_in_order(self) -> None:
-        self._release()
-        self.enter_if_idle()
 
     def hold(self, count: int) -> None:
         """Ordered: so many messages are being processed now."""
         self.taken += count
         self._idle.clear()
 
-    def _release(self) -> None:
+    def _release(self, message: ReceivedMessage) -> None:
         self.taken -= 1
-        if self.taken <= 0:
+        self._abandoned.discard(message)
+        self._look_idle()
+
+    def _look_idle(self) -> None:
+        if self.taken <= len(self._abandoned):
             self._idle.set()
 
     async def until_idle(self, seconds: float) -> bool:

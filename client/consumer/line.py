@@ -2,14 +2,14 @@
 
 Queues with messages stand in line and take turns; an ordered queue stands in it only while nothing of it is being
 processed. With priorities there is a line for each level: a higher one goes first, and every now and then a lower one
-all the same. Plain state but for the futures of those who wait.
+all the same. Plain state but for those who wait.
 """
 
-import asyncio
 from collections import deque
 from typing import Final, Protocol
 
 from cometmq.client.message import ReceivedMessage
+from cometmq.client.waiters import Waiters
 
 #: Of so many turns one belongs to a lower level that has messages.
 LOWER_TURN: Final = 8
@@ -32,7 +32,7 @@ class Line:
 
     def __init__(self, levels: int = 1) -> None:
         self._levels: list[deque[Source]] = [deque() for _ in range(max(levels, 1))]
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters = Waiters()
         self._turns = 0
 
     def __bool__(self) -> bool:
@@ -44,7 +44,7 @@ class Line:
             return
         source.in_line = True
         self._levels[source.level].append(source)
-        self._wake()
+        self._waiters.wake()
 
     def take(self, most: int) -> tuple[Source, list[ReceivedMessage]] | None:
         """The next messages, all of one source; None when there are none."""
@@ -62,7 +62,7 @@ class Line:
                     source.in_line = True
                     queue.append(source)
                     if self._waiters:
-                        self._wake()
+                        self._waiters.wake()
                 return source, taken
             queue = self._next_level()
         return None
@@ -71,33 +71,11 @@ class Line:
         """Return when it may be worth looking again."""
         if any(self._levels):
             return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(future)
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.cancelled():
-                self._waiters.remove(future)  # who waits with a timeout, again and again, leaves nothing behind
-            else:
-                self.pass_on()
-            raise
-
-    def pass_on(self) -> None:
-        """Who was woken does not take anything: somebody else shall."""
-        if any(self._levels):
-            self._wake()
+        await self._waiters.wait()
 
     def wake_all(self) -> None:
         """Everybody looks again: the consumer closes."""
-        while self._waiters:
-            self._wake()
-
-    def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        self._waiters.wake_all()
 
     def _next_level(self) -> deque[Source]:
         levels = self._levels

@@ -43,6 +43,9 @@ class OffsetStore(Protocol):
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
         """Send or write what is known of these queues. What cannot be done now is done the next time."""
 
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """As `persist`, but returns when they are kept, and raises what kept them from it."""
+
     def forget(self, queue: MessageQueue) -> None: ...
 
 
@@ -85,18 +88,33 @@ class BrokerOffsets(_Memory):
         return offset if offset >= 0 else None
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        for queue in queues:
-            offset = self._offsets.get(queue)
-            if offset is None:
-                continue
-            header = UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+        for queue, header in self._updates(queues):
             try:
                 address, _ = self._client.routes.brokers.for_pull(queue.broker_name)
                 await self._client.remoting.send_oneway(
                     address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout=TIMEOUT
                 )
             except (NoBroker, TransportError, BrokerError) as error:
-                log.warning("the offset %d of %s was not committed: %s", offset, queue, error)
+                log.warning("the offset %d of %s was not committed: %s", header.commit_offset, queue, error)
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        async def one(queue: MessageQueue, header: UpdateConsumerOffset) -> None:
+            address, _ = self._client.routes.brokers.for_pull(queue.broker_name)
+            await ask(self._client.remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout=TIMEOUT)
+
+        # All of them are tried, whatever becomes of one.
+        tries = [one(queue, header) for queue, header in self._updates(queues)]
+        for result in await asyncio.gather(*tries, return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    def _updates(self, queues: Iterable[MessageQueue]) -> list[tuple[MessageQueue, UpdateConsumerOffset]]:
+        """The requests for what is known of these queues."""
+        return [
+            (queue, UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset))
+            for queue in queues
+            if (offset := self._offsets.get(queue)) is not None
+        ]
 
 
 def local_offsets_file(folder: str | os.PathLike[str] | None, client_name: str, group: str) -> Path:
@@ -129,14 +147,16 @@ class FileOffsets(_Memory):
         return self._offsets.get(queue)
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        """Write the whole table: queues that are somebody else's today keep their offsets."""
-        if not self._offsets:
-            return
-        body = ResetOffsetBody(offset_table={queue.to_wire(): offset for queue, offset in self._offsets.items()})
         try:
-            await asyncio.to_thread(write_atomically, self._path, body.encode())
+            await self.commit(queues)
         except OSError as error:
             log.error("the offsets were not written to %s: %s", self._path, error)
+
+    async def commit(self, queues: Iterable[MessageQueue]) -> None:
+        """Write the whole table: queues that are somebody else's today keep their offsets."""
+        if self._offsets:
+            body = ResetOffsetBody(offset_table={queue.to_wire(): offset for queue, offset in self._offsets.items()})
+            await asyncio.to_thread(write_atomically, self._path, body.encode())
 
     def forget(self, queue: MessageQueue) -> None:
         """A file keeps what it has: the queue goes on there when it comes back."""

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from cometmq.client.consumer.allocate import Strategy
 from cometmq.client.consumer.member import GroupMember
-from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import PullOptions, options_of
 from cometmq.client.consumer.pulled_queue import PulledQueue
 from cometmq.client.consumer.pulling import Pulls
@@ -25,6 +24,7 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
 from cometmq.client.scheduler import Scheduler
+from cometmq.client.waiters import Waiters
 from cometmq.protocol.bodies import ConsumeMessageDirectlyResult, ConsumerRunningInfo
 from cometmq.protocol.bodies.connections import ConsumeResult
 from cometmq.protocol.bodies.heartbeat import (
@@ -59,7 +59,10 @@ class PullConsumer(GroupMember):
         self.assignments: dict[MessageQueue, PulledQueue] = {}
         self._chosen: set[MessageQueue] | None = None
         self._ready: deque[PulledQueue] = deque()
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters = Waiters()
+        #: Queues of which something was given out since the last poll.
+        self._given: set[PulledQueue] = set()
+        self._balancing: asyncio.Task[None] | None = None
         self._listeners: dict[str, tuple[Callable[[str, Sequence[MessageQueue]], None], set[MessageQueue]]] = {}
         self._committed_at = 0.0
         self._state = "new"
@@ -72,7 +75,7 @@ class PullConsumer(GroupMember):
             raise ClientError("this consumer has chosen its queues (assign): it cannot subscribe as well")
         table = check_subscriptions({topic: wanted} if isinstance(topic, str) else topic)
         for name, each in table.items():
-            self.subscriptions[self._wire(name)] = subscription_data(self._wire(name), each, wall_millis())
+            self._want(self._wire(name), each, wall_millis())
         if self._state == "open":
             self.rebalance.soon()
         return self
@@ -88,11 +91,25 @@ class PullConsumer(GroupMember):
             raise ClientError("this consumer has subscribed: it cannot choose its queues as well")
         self._chosen = {queue._replace(topic=self._wire(queue.topic)) for queue in queues}
         expressions = {self._wire(topic): each for topic, each in (wanted or {}).items()}
-        for topic in {queue.topic for queue in self._chosen}:
-            self.subscriptions[topic] = subscription_data(topic, expressions.get(topic, ALL), 0)
+        topics = {queue.topic for queue in self._chosen}
+        for topic in [topic for topic in self.subscriptions if topic not in topics]:
+            del self.subscriptions[topic]
+        for topic in topics:
+            self._want(topic, expressions.get(topic, ALL), 0)
         if self._state == "open":
-            self.scheduler.spawn(self._apply_choice(), "new choice of queues")
+            self.rebalance.soon()
         return self
+
+    def _want(self, topic: str, wanted: Subscription, version: int) -> None:
+        """Take up a subscription, also for queues that are read already."""
+        before = self.subscriptions.get(topic)
+        data = self.subscriptions[topic] = subscription_data(topic, wanted, version)
+        if before is not None and (before.sub_string, before.expression_type) != (
+            data.sub_string,
+            data.expression_type,
+        ):
+            for held in [held for held in self.assignments.values() if held.queue.topic == topic]:
+                held.want(data)
 
     def on_queues_changed(self, topic: str, listener: Callable[[str, Sequence[MessageQueue]], None]) -> None:
         """Call back when the queues of a topic have become others."""
@@ -113,20 +130,24 @@ class PullConsumer(GroupMember):
     async def start(self) -> None:
         if self._state != "new":
             raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
-        self.client.add_consumer(self)
-        self._state = "open"
         self._loop = asyncio.get_running_loop()
         self._committed_at = self._loop.time()
         self.scheduler = Scheduler()
         self.pulls = Pulls(self.client, self.group)
-        self.offsets_store: OffsetStore = await self._open_offsets()
         self.rebalance = Rebalance(self)
+        self.client.add_consumer(self)
+        self._state = "open"
+        try:
+            await self._begin()
+        except BaseException:
+            await self.close()  # nobody else would: the block was never entered
+            raise
+
+    async def _begin(self) -> None:
+        self.offsets_store = await self._open_offsets()
         await self.client.routes.refresh(self.subscriptions)
         await self.client.heartbeats.beat()
-        if self._chosen is not None:
-            self.scheduler.every(self.options.rebalance_soon, self._apply_choice, "start of queues", first=0.0)
-        else:
-            self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
+        self._balancing = self.scheduler.spawn(self.rebalance.run(self._round), f"rebalance of {self.group}")
         self.scheduler.every(self.options.persist_interval, self._persist, "commit of the offsets")
         self.scheduler.every(self.options.queue_check_interval, self._check_queues, "look for new queues", first=0.0)
 
@@ -136,10 +157,13 @@ class PullConsumer(GroupMember):
             self._state = "closed"
             return
         self._state = "closing"
+        self._waiters.wake_all()
+        # No queue comes or goes any more: one that came later would be pulled by somebody who has left the group.
+        if self._balancing is not None:
+            self._balancing.cancel()
+            await asyncio.wait([self._balancing])
         for held in self.assignments.values():
             held.stop()
-        while self._waiters:
-            _wake(self._waiters.popleft())
         if self.options.auto_commit:
             self._commit_consumed()
         await self._persist()
@@ -169,32 +193,42 @@ class PullConsumer(GroupMember):
         patience = self.options.poll_timeout if timeout is None else timeout
         if patience < 0:
             raise ValueError(f"a timeout of {patience} s is negative")
-        if self.options.auto_commit and self._loop.time() - self._committed_at >= self.options.commit_interval:
-            self._committed_at = self._loop.time()
-            self._commit_consumed()
+        self._note_done()
         deadline = self._loop.time() + patience
         while self._state == "open":
             while self._ready:
                 held = self._ready.popleft()
                 if not held.is_dropped and held.batches:
+                    self._given.add(held)
                     return held.take()
-            left = deadline - self._loop.time()
-            if left <= 0:
+            if self._loop.time() >= deadline:
                 break
-            future: asyncio.Future[None] = self._loop.create_future()
-            self._waiters.append(future)
-            await asyncio.wait((future,), timeout=left)
-            future.cancel()
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._waiters.wait()
+            except TimeoutError:
+                continue  # what came in the last moment is given out
         return []
+
+    def _note_done(self) -> None:
+        """Who asks for more is done with what was given out before: that may be committed."""
+        for held in self._given:
+            held.done = held.consumed
+        self._given.clear()
+        now = self._loop.time()
+        if self.options.auto_commit and now - self._committed_at >= self.options.commit_interval:
+            self._committed_at = now
+            self._commit_consumed()
 
     def has_messages(self, held: PulledQueue) -> None:
         """A queue has one more batch."""
         self._ready.append(held)
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        self._waiters.wake()
+
+    def look_for_room(self) -> None:
+        """Something has left: every queue may have waited for that, because there is a limit for all together."""
+        for held in self.assignments.values():
+            held.room.look()
 
     @property
     def cached(self) -> int:
@@ -208,10 +242,9 @@ class PullConsumer(GroupMember):
         low, high = await self.min_offset(queue), await self.max_offset(queue)
         if not low <= offset <= high:
             raise ClientError(f"offset {offset} of {queue} is outside of {low} to {high}")
-        held.stop()
-        held.clear()
-        held.consumed = offset
-        held.start(offset)
+        if self._held(queue) is not held:
+            raise ClientError(f"{queue} was taken away and came back meanwhile: seek again")
+        held.go_on_at(offset)
 
     async def seek_to_begin(self, queue: MessageQueue) -> None:
         await self.seek(queue, await self.min_offset(queue))
@@ -258,7 +291,10 @@ class PullConsumer(GroupMember):
     # How far
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit what was given out, or these offsets; returns when they are on their way to the brokers."""
+        """Commit what was given out, or these offsets; returns when the brokers have them.
+
+        Raises what kept one of them from it; the offsets are then tried again in the background.
+        """
         self._check_open()
         if offsets is None:
             self._commit_consumed()
@@ -266,12 +302,15 @@ class PullConsumer(GroupMember):
             for queue, offset in offsets.items():
                 if offset < 0:
                     raise ValueError(f"offset {offset} of {queue} is negative")
-                self.offsets_store.update(self._held(queue).queue, offset)
-        await self._persist()
+                held = self._held(queue)
+                held.done = offset
+                self.offsets_store.update(held.queue, offset)
+        await self.offsets_store.commit(list(self.assignments))
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The committed offset of the group in a queue."""
         self._check_open()
+        queue = queue._replace(topic=self._wire(queue.topic))
         known = self.offsets_store.known(queue)
         return known if known is not None else await self.offsets_store.read(queue)
 
@@ -281,7 +320,8 @@ class PullConsumer(GroupMember):
                 self.offsets_store.update(queue, held.consumed)
 
     async def _persist(self) -> None:
-        await self.offsets_store.persist(list(self.assignments))
+        if self.assignments:
+            await self.offsets_store.persist(list(self.assignments))
 
     # What the parts ask
 
@@ -300,15 +340,20 @@ class PullConsumer(GroupMember):
     def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None:
         log.info("%s reads %d queues of %s", self.group, len(mine), topic)
 
-    async def _apply_choice(self) -> None:
-        """Begin with queues that were chosen, and let others go; one whose broker is away is tried again."""
-        wanted = self._chosen or set()
+    async def _round(self) -> bool:
+        """One look at which queues are ours: shared with the group, or chosen; whether all of them are read."""
+        return await (self.rebalance.round() if self._chosen is None else self._apply_choice(self._chosen))
+
+    async def _apply_choice(self, wanted: set[MessageQueue]) -> bool:
+        """Begin with queues that were chosen, and let others go; one whose broker is away is tried again soon."""
         for queue in [queue for queue in self.assignments if queue not in wanted]:
             await self.rebalance.drop(self.assignments[queue])
         await self.client.routes.refresh({queue.topic for queue in wanted if queue not in self.assignments})
+        is_complete = True
         for queue in sorted(wanted):
             if queue not in self.assignments:
-                await self.rebalance.add(queue)
+                is_complete &= await self.rebalance.add(queue)
+        return is_complete
 
     async def _check_queues(self) -> None:
         for topic, (listener, before) in list(self._listeners.items()):
@@ -327,12 +372,17 @@ class PullConsumer(GroupMember):
 
     async def reset_offsets(self, topic: str, offsets: dict[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            if queue in self.assignments:
+            held = self.assignments.get(queue)
+            if held is not None:
                 self.offsets_store.update(queue, offset)
-                await self.seek(queue, offset)
+                held.go_on_at(offset)
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        return {queue: held.consumed for queue, held in self.assignments.items() if held.consumed is not None}
+        return {
+            queue: held.consumed
+            for queue, held in self.assignments.items()
+            if queue.topic == topic and held.consumed is not None
+        }
 
     def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         return ConsumerRunningInfo(
@@ -347,8 +397,3 @@ class PullConsumer(GroupMember):
         return ConsumeMessageDirectlyResult(
             consume_result=ConsumeResult.THROW_EXCEPTION.value, remark="a pull consumer has no handler to call"
         )
-
-
-def _wake(future: "asyncio.Future[None]") -> None:
-    if not future.done():
-        future.set_result(None)

@@ -5,10 +5,8 @@ here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consu
 """
 
 import asyncio
-import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,10 +14,11 @@ import msgspec
 
 from cometmq.client.consumer.allocate import Strategy
 from cometmq.client.consumer.assignment import Assignment
+from cometmq.client.consumer.consume_hooks import ConsumeHooks
 from cometmq.client.consumer.giving_back import GivingBack
+from cometmq.client.consumer.handling import BatchHandler, Handler, Handling
 from cometmq.client.consumer.line import Line, Source
 from cometmq.client.consumer.member import GroupMember
-from cometmq.client.consumer.offsets import OffsetStore
 from cometmq.client.consumer.options import PushOptions, StartFrom, options_of
 from cometmq.client.consumer.pulling import Pulls
 from cometmq.client.consumer.rebalance import LOCK_INTERVAL, UNLOCK_PATIENCE, Rebalance
@@ -31,8 +30,8 @@ from cometmq.client.consumer.subscriptions import (
     retry_subscription,
     subscription_data,
 )
+from cometmq.client.consumer.unsettled import Unsettled
 from cometmq.client.errors import Closed, RetryFrom, RetryLater
-from cometmq.client.hooks import ConsumeContext, Hooks
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.client.scheduler import Scheduler
@@ -52,8 +51,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[ReceivedMessage], Awaitable[None] | None]
-BatchHandler = Callable[[Sequence[ReceivedMessage]], Awaitable[None] | None]
 QueueListener = Callable[[str, Sequence[MessageQueue]], None]
 
 #: Handlers that run at once, when there is a handler.
@@ -88,23 +85,17 @@ class PushConsumer(GroupMember):
         trace: bool | str = False,
         **options: Any,
     ) -> None:
-        if handler is not None and batch_handler is not None:
-            raise ValueError("give a handler or a batch_handler, not both")
         self.options = options_of(PushOptions, options, "push_consumer")
         super().__init__(client, group, self.options.model, allocate)
         self.ordered = ordered
-        self._handler, self._batch_handler = handler, batch_handler
-        self._batch_size = batch_size if batch_handler is not None else 1
-        self._is_coroutine = _is_coroutine(batch_handler or handler)
-        self.concurrency = concurrency if concurrency is not None else CONCURRENCY if self.has_handler else 1
+        threads = CONCURRENCY if concurrency is None else concurrency
+        self.handling = Handling(handler, batch_handler, batch_size=batch_size, threads=threads, name=self.group)
+        self.concurrency = concurrency if concurrency is not None else CONCURRENCY if self.handling else 1
         self._offsets_folder = offsets_folder
         self._queue_listener = queue_listener
         self._given_hooks = list(hooks)
         self._trace = trace
         self._traces: TraceDispatcher | None = None
-        self._hooks = Hooks()
-        #: With hooks, by iteration: what they were told of messages that are being processed, and when.
-        self._contexts: dict[ReceivedMessage, tuple[ConsumeContext, float]] = {}
         wanted = check_subscriptions(subscriptions)
         self._levels = (
             {self._wire(topic): level for level, topic in enumerate(wanted)}
@@ -123,8 +114,7 @@ class PushConsumer(GroupMember):
         self.is_suspended = False
         self.started_at = 0
         self._state = "new"
-        self._unsettled: dict[ReceivedMessage, float] = {}
-        self._slot_waiters: list[asyncio.Future[None]] = []
+        self._unsettled = Unsettled(self.concurrency)
         self._running: set[asyncio.Task[Any]] = set()
         self._rebalancing: asyncio.Task[Any] | None = None
 
@@ -133,17 +123,23 @@ class PushConsumer(GroupMember):
     async def start(self) -> None:
         if self._state != "new":
             raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
-        self.client.add_consumer(self)
-        self._state = "open"
         self.started_at = wall_millis()
         self._loop = asyncio.get_running_loop()
         self.scheduler = Scheduler()
         self.pulls = Pulls(self.client, self.group)
         self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
-        self._pool: ThreadPoolExecutor | None = None
-        self.offsets_store: OffsetStore = await self._open_offsets(self._offsets_folder)
-        self._hooks = await self._open_hooks()
         self.rebalance = Rebalance(self)
+        self.client.add_consumer(self)
+        self._state = "open"
+        try:
+            await self._begin()
+        except BaseException:
+            await self.close()  # nobody else would: the block was never entered
+            raise
+
+    async def _begin(self) -> None:
+        self.offsets_store = await self._open_offsets(self._offsets_folder)
+        self._hooks = await self._open_hooks()
         await self.client.routes.refresh(topic for topic in self.subscriptions if topic != self.retry_topic)
         await self.client.heartbeats.beat()
         self._rebalancing = self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
@@ -151,7 +147,7 @@ class PushConsumer(GroupMember):
         self.scheduler.every(self.options.consume_timeout, self._expire, "look for messages that take too long")
         if self.needs_locks:
             self.scheduler.every(LOCK_INTERVAL, self.rebalance.renew_locks, "renewal of the locks", first=1.0)
-        if self.has_handler:
+        if self.handling:
             for number in range(self.concurrency):
                 task = self.scheduler.spawn(self._work(), f"worker {number} of {self.group}")
                 self._running.add(task)
@@ -163,9 +159,9 @@ class PushConsumer(GroupMember):
             return
         self._state = "closing"
         for assignment in self.assignments.values():
-            assignment.stop()
+            assignment.leave()
         self.line.wake_all()
-        self._free_slots(everybody=True)
+        self._unsettled.waiters.wake_all()
         # No queue comes or goes any more: one that came after the unlock would stay locked.
         await self._finish_rebalance()
         await self._finish_workers()
@@ -181,8 +177,7 @@ class PushConsumer(GroupMember):
             await self._traces.close()
         await self.client.remove_consumer(self)
         await self.scheduler.close()
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
+        self.handling.close()
         self._state = "closed"
 
     async def _finish_rebalance(self) -> None:
@@ -190,7 +185,7 @@ class PushConsumer(GroupMember):
             self._rebalancing.cancel()
             await asyncio.wait([self._rebalancing])
         for assignment in self.assignments.values():
-            assignment.stop()
+            assignment.leave()
 
     async def _finish_workers(self) -> None:
         running = [task for task in self._running if task is not asyncio.current_task()]
@@ -207,7 +202,7 @@ class PushConsumer(GroupMember):
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _open_hooks(self) -> Hooks:
+    async def _open_hooks(self) -> ConsumeHooks:
         hooks = list(self._given_hooks)
         if self._trace:
             from cometmq.client.trace import TraceConsumeHook, TraceDispatcher
@@ -216,7 +211,7 @@ class PushConsumer(GroupMember):
             self._traces = TraceDispatcher(self.client, self.group, "CONSUME", topic)
             await self._traces.start()
             hooks.append(TraceConsumeHook(self._traces, self.client.new_unique_key))
-        return Hooks(hooks)
+        return ConsumeHooks(hooks, namespaces.unwrap(self.client.namespace, self.group), self.client.namespace)
 
     def suspend(self) -> None:
         """Take no more messages; what was pulled is processed."""
@@ -304,15 +299,18 @@ class PushConsumer(GroupMember):
         return await self._giving_back.send_again(message, most, None)
 
     async def _persist(self) -> None:
-        await self.offsets_store.persist(list(self.assignments))
+        if self.assignments:
+            await self.offsets_store.persist(list(self.assignments))
 
     async def _expire(self) -> None:
-        """Messages that are processed for too long are given back; the running call is not disturbed."""
+        """Messages that are processed for too long are given back; the running call is not disturbed.
+
+        An ordered queue waits for its message, however long that takes, unless nobody works on it any more.
+        """
         now = self._loop.time()
-        for message, since in list(self._unsettled.items()):
-            if not self.ordered and now - since >= self.options.consume_timeout:
-                log.warning("%r has been processed for %.0f s: it is given back", message, now - since)
-                await message.retry(EXPIRED_LEVEL)
+        for message, since in self._unsettled.expired(now - self.options.consume_timeout, abandoned_only=self.ordered):
+            log.warning("%r was handed out %.0f s ago and is not settled: it is given back", message, now - since)
+            await message.retry(EXPIRED_LEVEL)
 
     # Handing out
 
@@ -322,9 +320,7 @@ class PushConsumer(GroupMember):
             source, messages = taken
             if self.ordered and not self._may_consume(source, messages):
                 continue
-            now = self._loop.time()
-            for message in messages:
-                self._unsettled[message] = now
+            self._unsettled.add(messages, self._loop.time())
             return messages
         return None
 
@@ -340,18 +336,11 @@ class PushConsumer(GroupMember):
 
     def handed_back(self, message: ReceivedMessage) -> None:
         """A message is settled, or comes again: it is nobody's now."""
-        self._unsettled.pop(message, None)
-        if self._slot_waiters:
-            self._free_slots()
+        self._unsettled.settled(message)
 
-    def _free_slots(self, *, everybody: bool = False) -> None:
-        waiters = self._slot_waiters
-        while waiters:
-            waiter = waiters.pop(0)
-            if not waiter.done():
-                waiter.set_result(None)
-                if not everybody:
-                    return
+    def abandoned(self, message: ReceivedMessage) -> None:
+        """Nobody works on a message any more, and it is not settled: others may go on."""
+        self._unsettled.abandon(message)
 
     # By iteration
 
@@ -374,42 +363,29 @@ class PushConsumer(GroupMember):
 
     async def _next(self, most: int) -> list[ReceivedMessage] | None:
         """Messages for somebody who iterates; None when the consumer closes."""
+        unsettled = self._unsettled
         while self._state == "open":
-            if len(self._unsettled) >= self.concurrency:
-                await self._until_slot()
+            if unsettled.is_full:
+                await unsettled.waiters.wait()
                 continue
             messages = self._take(most)
             if messages is not None:
-                if self._hooks.consumes:
-                    now = self._loop.time()
-                    for message in messages:
-                        self._contexts[message] = self._before([message]), now
+                if self._hooks.are_any:
+                    self._hooks.handed_out(messages)
                 return messages
             try:
                 await self.line.wait()
             except asyncio.CancelledError:
-                self._free_slots()  # the slot that this one would have used is another one's
+                unsettled.waiters.wake()  # the slot that this one would have used is another one's
                 raise
         return None
-
-    async def _until_slot(self) -> None:
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._slot_waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._slot_waiters.remove(waiter)
-            else:
-                self._free_slots()
-            raise
 
     # By handlers
 
     async def _work(self) -> None:
         in_a_row = 0
         while self._state == "open":
-            messages = self._take(self._batch_size)
+            messages = self._take(self.handling.batch_size)
             if messages is None:
                 in_a_row = 0
                 await self.line.wait()
@@ -423,10 +399,10 @@ class PushConsumer(GroupMember):
     async def _process(self, messages: list[ReceivedMessage]) -> None:
         """Call the handler and settle what came of it."""
         failed_from, level = len(messages), 0
-        context, began = (self._before(messages), self._loop.time()) if self._hooks.consumes else (None, 0.0)
+        told = self._hooks.before(messages) if self._hooks.are_any else None
         error: Exception | None = None
         try:
-            await self.call_handler(messages)
+            await self.handling(messages)
         except RetryFrom as some:
             error = some
             failed_from, level = min(max(some.index, 0), len(messages)), some.delay_level
@@ -437,54 +413,17 @@ class PushConsumer(GroupMember):
             error = failure
             log.exception("the handler of %s failed for %s", self.group, ", ".join(repr(each) for each in messages))
             failed_from = 0
-        if context is not None:
-            self._after(context, began, failed_from == len(messages), error)
+        if told is not None:
+            self._hooks.after(told, is_success=failed_from == len(messages), error=error)
         for message in messages[:failed_from]:
             message.delivery.settle(message)
         # In reverse, so that an ordered queue gets them back in their order.
         for message in reversed(messages[failed_from:]):
             await message.retry(level)
 
-    # Hooks
-
-    def _before(self, messages: Sequence[ReceivedMessage]) -> ConsumeContext:
-        context = ConsumeContext(
-            group=namespaces.unwrap(self.client.namespace, self.group),
-            namespace=self.client.namespace,
-            queue=messages[0].queue,
-            messages=messages,
-        )
-        self._hooks.before_consume(context)
-        return context
-
-    def _after(self, context: ConsumeContext, began: float, is_success: bool, error: Exception | None) -> None:
-        context.is_success, context.error = is_success, error
-        context.seconds = self._loop.time() - began
-        self._hooks.after_consume(context)
-
     def consumed(self, message: ReceivedMessage, *, is_success: bool) -> None:
         """A message that was handed out by iteration is settled."""
-        known = self._contexts.pop(message, None) if self._contexts else None
-        if known is not None:
-            self._after(*known, is_success, None)
-
-    @property
-    def has_handler(self) -> bool:
-        return self._handler is not None or self._batch_handler is not None
-
-    async def call_handler(self, messages: list[ReceivedMessage]) -> None:
-        """Call the user's function, in a thread when it is a plain one. Nothing is settled here."""
-        function: Callable[[Any], Any] | None = self._batch_handler or self._handler
-        assert function is not None
-        argument = messages if self._batch_handler is not None else messages[0]
-        if self._is_coroutine:
-            await function(argument)
-            return
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix=f"{self.group}-handler")
-        result = await self._loop.run_in_executor(self._pool, function, argument)
-        if inspect.isawaitable(result):
-            await result
+        self._hooks.settled(message, is_success=is_success)
 
     # What brokers ask
 
@@ -507,8 +446,3 @@ class PushConsumer(GroupMember):
 
     async def consume_directly(self, record: Record, broker_name: str) -> ConsumeMessageDirectlyResult:
         return await consume_result(self, record, broker_name)
-
-
-def _is_coroutine(function: object) -> bool:
-    call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

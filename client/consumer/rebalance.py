@@ -7,7 +7,7 @@ queues. RocketMQ's RebalanceService and RebalanceImpl.
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -53,7 +53,7 @@ class HeldQueue(Protocol):
 
     def start(self, offset: int) -> None: ...
 
-    def stop(self) -> None: ...
+    def leave(self) -> None: ...
 
     def drop(self) -> None: ...
 
@@ -121,15 +121,15 @@ class Rebalance(Generic[Q]):
         """Rebalance at the next opportunity."""
         self._wanted.set()
 
-    async def run(self) -> None:
-        """Rounds for ever."""
-        options = self._consumer.options
+    async def run(self, round_of: Callable[[], Awaitable[bool]] | None = None) -> None:
+        """Rounds for ever; `round_of` stands in for `round`."""
+        options, one = self._consumer.options, round_of or self.round
         while True:
             self._wanted.clear()
             balanced = True
             if not self._consumer.is_suspended:
                 try:
-                    balanced = await self.round()
+                    balanced = await one()
                 except Exception:
                     log.exception("a rebalance of %s failed", self._consumer.group)
                     balanced = False
@@ -233,7 +233,7 @@ class Rebalance(Generic[Q]):
         """A queue is not ours any more: commit what is done, then let it go."""
         consumer = self._consumer
         queue = assignment.queue
-        assignment.stop()
+        assignment.leave()
         if consumer.ordered:
             await assignment.until_idle(UNLOCK_PATIENCE)
         await consumer.offsets_store.persist([queue])

@@ -10,6 +10,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from cometmq.client.errors import RetryFrom, RetryLater
 from cometmq.client.message import Message, ReceivedMessage, SendReceipt
 from cometmq.client.producer.request_reply import send_reply
 from cometmq.client.queues import MessageQueue
@@ -80,7 +81,7 @@ def stacks() -> str:
 class _OutOfTurn:
     """The delivery of a message that an operator has consumed: nothing is committed by it."""
 
-    is_settled = False
+    #: Whether the handler wants it again, which nobody will do.
     is_failed = False
 
     def __init__(self, client: "Client") -> None:
@@ -92,8 +93,9 @@ class _OutOfTurn:
     async def ack(self, message: ReceivedMessage) -> None:
         self.settle(message)
 
-    def settle(self, message: ReceivedMessage) -> None:
-        self.is_settled = True
+    def settle(self, message: ReceivedMessage) -> None: ...
+
+    def abandon(self, message: ReceivedMessage) -> None: ...
 
     async def retry(self, message: ReceivedMessage, delay_level: int) -> None:
         self.is_failed = True
@@ -107,11 +109,15 @@ async def consume_result(consumer: "PushConsumer", record: Record, broker_name: 
     loop = asyncio.get_running_loop()
     began = loop.time()
     result, remark = ConsumeResult.SUCCESS, None
-    if not consumer.has_handler:
+    if not consumer.handling:
         result, remark = ConsumeResult.THROW_EXCEPTION, "this consumer iterates: it has no handler to call"
     else:
         try:
-            await consumer.call_handler([message])
+            await consumer.handling([message])
+            if delivery.is_failed:
+                result = ConsumeResult.LATER
+        except (RetryLater, RetryFrom):
+            result = ConsumeResult.LATER
         except Exception as error:
             log.exception("the handler of %s failed for %r, which an operator sent", consumer.group, message)
             result, remark = ConsumeResult.THROW_EXCEPTION, f"{type(error).__name__}: {error}"

@@ -4,10 +4,10 @@ Off by default, as in Java; then only the limits of the connections count. Rocke
 """
 
 import asyncio
-from collections import deque
 
 import msgspec
 
+from cometmq.client.waiters import Waiters
 from cometmq.remoting.errors import TooManyRequests, seconds
 
 
@@ -31,7 +31,7 @@ class Pressure:
 
     def __init__(self, limits: BackPressure) -> None:
         self._limits = limits
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._waiters = Waiters()
         self.messages = 0
         self.size = 0
 
@@ -55,29 +55,16 @@ class Pressure:
         self.size += size
 
     async def _wait(self, size: int) -> None:
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
         try:
-            await waiter
+            await self._waiters.wait()
             while not self._has_room(size):
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiters.appendleft(waiter)
-                await waiter
-        except BaseException:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            self._wake()
-            raise
+                await self._waiters.wait(first=True)
+        finally:
+            # A large one that ended made room for several; and behind one that gave up a smaller one may fit.
+            self._waiters.wake()
 
     def leave(self, size: int) -> None:
         """One has ended."""
         self.messages -= 1
         self.size -= size
-        self._wake()
-
-    def _wake(self) -> None:
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+        self._waiters.wake()

@@ -9,7 +9,7 @@ import pytest
 from cometmq.client import Client, connect
 from cometmq.client.consumer.line import Line
 from cometmq.client.message import ReceivedMessage
-from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -59,7 +59,7 @@ async def test_a_cancelled_iteration_leaves_its_slot_and_its_message_to_another(
         await producer.send(name("T"), b"1")
         held = await anext(consumer)
         waiters = [asyncio.ensure_future(anext(consumer)) for _ in range(3)]
-        await until(lambda: len(consumer._slot_waiters) == 3)
+        await until(lambda: len(consumer._unsettled.waiters) == 3)
         # The first gets the slot and waits for a message, the second waits for the slot still.
         await held.ack()
         await until(lambda: len(consumer.line._waiters) == 1)
@@ -72,7 +72,7 @@ async def test_a_cancelled_iteration_leaves_its_slot_and_its_message_to_another(
             message = await waiters[2]
         assert message.body == b"2"
         await message.ack()
-        assert not consumer._slot_waiters
+        assert not consumer._unsettled.waiters
 
 
 class Handling:
@@ -174,7 +174,7 @@ async def test_a_lock_that_comes_while_others_are_renewed_stays(
         assert all(each.locked_at is not None for each in consumer.assignments.values())
 
 
-async def test_a_close_leaves_no_lock_behind(broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_close_leaves_no_lock_behind(broker: AnyBroker, name: Name) -> None:
     """Whenever it comes: while the queues are being locked, or later."""
     async with connect(broker.nameserver) as mq:
         await filled(mq, name("T"), 1)
