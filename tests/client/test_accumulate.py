@@ -14,6 +14,7 @@ from cometmq.protocol.message_id import decode_message_id
 from cometmq.protocol.record import Record, decode_record
 from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -29,14 +30,14 @@ class Requests(SendHook):
         self.sizes.append(context.unique_key.count(",") + 1)
 
 
-async def stored(mq: Client, broker: EmbeddedBroker, offset_message_id: str) -> Record:
+async def stored(mq: Client, broker: AnyBroker, offset_message_id: str) -> Record:
     place = decode_message_id(offset_message_id)
     answer = await mq.remoting.request(broker.address, 33, ViewMessage(place.physical_offset))
     assert answer.code == 0, answer.remark
     return decode_record(answer.body)
 
 
-async def test_many_sends_few_requests_own_receipts(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_many_sends_few_requests_own_receipts(mq: Client, broker: AnyBroker, name: Name) -> None:
     requests = Requests()
     async with mq.producer(name("PG"), accumulate=True, hooks=[requests]) as producer:
         bodies = [b"%d" % number for number in range(200)]
@@ -54,7 +55,7 @@ async def test_many_sends_few_requests_own_receipts(mq: Client, broker: Embedded
         assert (pairs["KEYS"], pairs["n"]) == (body.decode(), body.decode())
 
 
-async def test_the_short_way_accumulates_too(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_the_short_way_accumulates_too(mq: Client, broker: AnyBroker, name: Name) -> None:
     async with mq.producer(name("PG"), accumulate=True) as producer:
         await producer.send(name("T"), b"first")
         receipts = await asyncio.gather(*(producer.send(name("T"), b"%d" % number) for number in range(100)))

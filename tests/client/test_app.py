@@ -16,7 +16,7 @@ import pytest
 
 import cometmq
 from cometmq.client.handlers import HandlerCall
-from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.server_process import ServerProcess
 from support.wire import until
 
@@ -34,13 +34,13 @@ class Item(msgspec.Struct):
     name: str
 
 
-async def send(broker: EmbeddedBroker, topic: str, *bodies: bytes, **options: Any) -> None:
+async def send(broker: AnyBroker, topic: str, *bodies: bytes, **options: Any) -> None:
     async with cometmq.connect(broker.nameserver) as mq, mq.producer(f"PG_{topic}"[:100]) as producer:
         for body in bodies:
             await producer.send(topic, body, **options)
 
 
-async def received_by(app: cometmq.App, broker: EmbeddedBroker, topic: str, body: bytes, got: list[Any]) -> Any:
+async def received_by(app: cometmq.App, broker: AnyBroker, topic: str, body: bytes, got: list[Any]) -> Any:
     async with app:
         await send(broker, topic, body)
         await until(lambda: got)
@@ -63,7 +63,7 @@ async def received_by(app: cometmq.App, broker: EmbeddedBroker, topic: str, body
     ids=str,
 )
 async def test_bodies_come_as_the_annotation_says(
-    broker: EmbeddedBroker, name: Name, wanted: Any, body: bytes, value: Any
+    broker: AnyBroker, name: Name, wanted: Any, body: bytes, value: Any
 ) -> None:
     app, got = cometmq.App(broker.nameserver), []
 
@@ -74,7 +74,7 @@ async def test_bodies_come_as_the_annotation_says(
     assert await received_by(app, broker, name("T"), body, got) == value
 
 
-async def test_a_second_argument_gets_the_message(broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_second_argument_gets_the_message(broker: AnyBroker, name: Name) -> None:
     app, got = cometmq.App(broker.nameserver), []
 
     @app.listener(name("T"), group=name("CG"), start_from="first")
@@ -85,7 +85,7 @@ async def test_a_second_argument_gets_the_message(broker: EmbeddedBroker, name: 
 
 
 async def test_a_function_without_annotation_gets_bytes_and_a_plain_one_runs_in_a_thread(
-    broker: EmbeddedBroker, name: Name
+    broker: AnyBroker, name: Name
 ) -> None:
     app, got = cometmq.App(broker.nameserver), []
 
@@ -96,7 +96,7 @@ async def test_a_function_without_annotation_gets_bytes_and_a_plain_one_runs_in_
     assert await received_by(app, broker, name("T"), b"x", got) == (b"x", False)
 
 
-async def test_listeners_of_one_group_are_one_consumer(broker: EmbeddedBroker, name: Name) -> None:
+async def test_listeners_of_one_group_are_one_consumer(broker: AnyBroker, name: Name) -> None:
     """A coroutine and a plain function side by side; tags count for each topic."""
     app = cometmq.App(broker.nameserver)
     got: list[tuple[str, Any]] = []
@@ -124,7 +124,7 @@ async def test_listeners_of_one_group_are_one_consumer(broker: EmbeddedBroker, n
 
 
 async def test_a_body_that_does_not_fit_fails_with_a_clear_log_and_comes_again(
-    broker: EmbeddedBroker, name: Name, caplog: pytest.LogCaptureFixture
+    broker: AnyBroker, name: Name, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, got = cometmq.App(broker.nameserver), []
 
@@ -149,7 +149,7 @@ async def test_a_body_that_does_not_fit_fails_with_a_clear_log_and_comes_again(
 
 
 async def test_an_application_starts_again_and_its_producer_sends_only_while_it_runs(
-    broker: EmbeddedBroker, name: Name
+    broker: AnyBroker, name: Name
 ) -> None:
     app = cometmq.App(broker.nameserver)
     producer = app.producer(name("PG"))
@@ -174,7 +174,7 @@ async def test_an_application_starts_again_and_its_producer_sends_only_while_it_
         app.producer(name("PG"))
 
 
-async def test_a_start_that_fails_leaves_nothing_behind(broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_start_that_fails_leaves_nothing_behind(broker: AnyBroker, name: Name) -> None:
     app = cometmq.App(broker.nameserver)
     app.producer(name("PG"))
     app.listener(name("T"), group=name("CG"), typo=1)(lambda body: None)
@@ -199,7 +199,7 @@ def test_functions_that_no_message_fits_are_refused_where_they_are_declared(func
         HandlerCall(function)
 
 
-async def test_a_worker_process_consumes_until_it_is_told_to_end(broker: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_a_worker_process_consumes_until_it_is_told_to_end(broker: AnyBroker, tmp_path: Path) -> None:
     await send(broker, "orders", b'{"id": "o-1", "amount": 42}', tag="paid", sharding_key="o-1")
     environ = {"NAMESRV_ADDR": broker.nameserver, "PYTHONPATH": os.pathsep.join(sys.path)}
     with ServerProcess("worker", [sys.executable, str(WORKER)], tmp_path, environ) as worker:

@@ -22,6 +22,7 @@ from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.remoting.errors import TransportError
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.faulty_link import FaultyLink
 from support.loops import until
 
@@ -37,7 +38,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second 
 class Network:
     """A broker whose route leads through a bad link, and a bad link to its nameserver."""
 
-    def __init__(self, broker: EmbeddedBroker, to_broker: FaultyLink, to_nameserver: FaultyLink) -> None:
+    def __init__(self, broker: AnyBroker, to_broker: FaultyLink, to_nameserver: FaultyLink) -> None:
         self.broker = broker
         self.links = (to_broker, to_nameserver)
         self.nameserver = to_nameserver.address

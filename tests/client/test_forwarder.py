@@ -15,6 +15,7 @@ from cometmq.client.errors import NoRoute
 from cometmq.client.forwarder import Forwarder
 from cometmq.client.message import ReceivedMessage
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -78,7 +79,7 @@ async def test_messages_move_to_another_cluster_with_more_queues_in_order(
 
 
 async def test_everything_that_belongs_to_a_message_is_kept_and_nothing_else(
-    broker: EmbeddedBroker, mq: Client, target: Client, name: Name
+    broker: AnyBroker, mq: Client, target: Client, name: Name
 ) -> None:
     await make(target, name("New"), 1)
     large = bytes(range(256)) * 40

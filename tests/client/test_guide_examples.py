@@ -21,15 +21,15 @@ FILES = [(page, block) for page in PAGES for block in blocks_of(page) if block.f
 
 
 @pytest.fixture
-def broker() -> Iterator[EmbeddedBroker]:
+def guide_broker() -> Iterator[EmbeddedBroker]:
     """One for each page: its topics are its own."""
     with EmbeddedBroker(config={"brokerName": "broker-a"}) as running:
         yield running
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-async def test_the_examples_of_a_page_run(broker: EmbeddedBroker, page: Path) -> None:
-    assert await run_page(page, broker.nameserver) > 0
+async def test_the_examples_of_a_page_run(guide_broker: EmbeddedBroker, page: Path) -> None:
+    assert await run_page(page, guide_broker.nameserver) > 0
 
 
 def test_the_tasks_have_their_pages() -> None:
@@ -48,9 +48,9 @@ async def test_the_tests_of_a_page_pass(page: Path, block: Block, tmp_path: Path
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-async def test_the_first_example_runs(broker: EmbeddedBroker) -> None:
+async def test_the_first_example_runs(guide_broker: EmbeddedBroker) -> None:
     argv = [sys.executable, str(ROOT / "examples" / "quick_start.py")]
-    environ = {**os.environ, "NAMESRV_ADDR": broker.nameserver}
+    environ = {**os.environ, "NAMESRV_ADDR": guide_broker.nameserver}
     done = await asyncio.to_thread(
         subprocess.run, argv, env=environ, capture_output=True, text=True, check=False, timeout=100
     )
@@ -59,8 +59,8 @@ async def test_the_first_example_runs(broker: EmbeddedBroker) -> None:
     assert received == f"received {sent.removeprefix('sent ')}: hello from Python"
 
 
-async def test_the_quick_start_of_the_readme_runs(broker: EmbeddedBroker) -> None:
-    assert await run_page(ROOT / "README.md", broker.nameserver) >= 1
+async def test_the_quick_start_of_the_readme_runs(guide_broker: EmbeddedBroker) -> None:
+    assert await run_page(ROOT / "README.md", guide_broker.nameserver) >= 1
 
 
 def test_links_between_the_pages_lead_somewhere() -> None:

@@ -23,11 +23,12 @@ from cometmq.protocol.record import Record, decode_record
 from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.protocol.sysflag import CompressionType
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 
 Name = Callable[[str], str]
 
 
-async def stored(mq: Client, broker: EmbeddedBroker, offset_message_id: str) -> Record:
+async def stored(mq: Client, broker: AnyBroker, offset_message_id: str) -> Record:
     """The record that a receipt names."""
     place = decode_message_id(offset_message_id)
     answer = await mq.remoting.request(broker.address, 33, ViewMessage(place.physical_offset))
@@ -35,7 +36,7 @@ async def stored(mq: Client, broker: EmbeddedBroker, offset_message_id: str) -> 
     return decode_record(answer.body)
 
 
-async def test_a_message_is_where_its_receipt_says(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_message_is_where_its_receipt_says(mq: Client, broker: AnyBroker, name: Name) -> None:
     async with mq.producer(name("PG")) as producer:
         receipt = await producer.send(name("T"), b"paid", tag="paid", keys=["o-1", "o-2"], properties={"amount": "42"})
     assert receipt.status is SendStatus.SEND_OK
@@ -80,7 +81,7 @@ async def test_own_selectors(mq: Client, name: Name) -> None:
         mq.producer(name("PG3"), selector="alphabetical")
 
 
-async def test_a_batch_has_a_receipt_for_each_message(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_batch_has_a_receipt_for_each_message(mq: Client, broker: AnyBroker, name: Name) -> None:
     async with mq.producer(name("PG"), max_message_size=1000) as producer:
         receipts = await producer.send_batch(
             name("T"), [b"a", Message(b"b", tag="x"), *(b"%d" % n * 100 for n in range(9))]
@@ -95,7 +96,7 @@ async def test_a_batch_has_a_receipt_for_each_message(mq: Client, broker: Embedd
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-async def test_large_bodies_are_compressed(mq: Client, broker: EmbeddedBroker, name: Name, kind: str) -> None:
+async def test_large_bodies_are_compressed(mq: Client, broker: AnyBroker, name: Name, kind: str) -> None:
     body = b"again and again " * 1000
     async with mq.producer(name("PG"), compression=kind) as producer:
         receipt = await producer.send(name("T"), body)
@@ -106,7 +107,7 @@ async def test_large_bodies_are_compressed(mq: Client, broker: EmbeddedBroker, n
     assert (await stored(mq, broker, small.offset_message_id)).body == b"small"
 
 
-async def test_delays(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_delays(mq: Client, broker: AnyBroker, name: Name) -> None:
     async with mq.producer(name("PG")) as producer:
         by_level = await producer.send(name("T"), b"x", delay_level=3)
         by_time = await producer.send(name("T"), b"x", delay=timedelta(seconds=10))
@@ -195,7 +196,7 @@ async def test_a_broker_that_dies_and_comes_back() -> None:
             assert caught.value.__cause__ is caught.value.attempts[-1].error
 
 
-async def test_nothing_is_left_after_the_close(broker: EmbeddedBroker, name: Name) -> None:
+async def test_nothing_is_left_after_the_close(broker: AnyBroker, name: Name) -> None:
     before = asyncio.all_tasks()
     async with connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
         await producer.send(name("T"), b"x")

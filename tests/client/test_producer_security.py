@@ -17,8 +17,8 @@ from cometmq.protocol.header import from_ext, to_ext
 from cometmq.protocol.requests import OPERATIONS
 from cometmq.protocol.signing import verify
 from cometmq.remoting import ClientTlsOptions, TlsMode, TlsOptions
-from cometmq.testing import EmbeddedBroker
 from support.certificates import Authority
+from support.cluster import AnyBroker
 from support.fake_cluster import FakeCluster
 
 Name = Callable[[str], str]
@@ -84,7 +84,7 @@ async def test_every_request_is_signed() -> None:
     assert "12345678" not in repr(credentials)
 
 
-async def test_namespace_v1_renames_and_shows_the_users_names(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_namespace_v1_renames_and_shows_the_users_names(mq: Client, broker: AnyBroker, name: Name) -> None:
     async with connect(broker.nameserver, namespace="INST") as tenant, tenant.producer(name("PG")) as producer:
         receipt = await producer.send(name("T"), b"x")
         again = await producer.send(name("T"), b"y")

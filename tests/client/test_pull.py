@@ -10,7 +10,7 @@ from cometmq.client import Client, MessageQueue, connect
 from cometmq.client.consumer.pull import PullConsumer
 from cometmq.client.errors import ClientError, Closed
 from cometmq.protocol.requests.topics import CreateTopic
-from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -105,7 +105,7 @@ async def test_pause_and_resume(mq: Client, name: Name) -> None:
         assert len(await drain(consumer, 2 - len(first))) == 2 - len(first)
 
 
-async def test_commits_by_hand_and_resumes_after_a_crash(broker: EmbeddedBroker, mq: Client, name: Name) -> None:
+async def test_commits_by_hand_and_resumes_after_a_crash(broker: AnyBroker, mq: Client, name: Name) -> None:
     await fill(mq, name("T"), *(b"%d" % number for number in range(6)), queue=0)
     queue = MessageQueue(name("T"), "broker-a", 0)
     options = {"start_from": "first", "auto_commit": False, "batch_size": 3}
@@ -140,7 +140,7 @@ async def test_auto_commit_at_the_close(mq: Client, name: Name) -> None:
         assert await consumer.committed(queue) == 2
 
 
-async def test_new_queues_are_noticed(broker: EmbeddedBroker, mq: Client, name: Name) -> None:
+async def test_new_queues_are_noticed(broker: AnyBroker, mq: Client, name: Name) -> None:
     await fill(mq, name("T"), b"x")
     seen: list[int] = []
     consumer = mq.pull_consumer(name("CG"), queue_check_interval=0.1).subscribe(name("T"))

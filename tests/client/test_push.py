@@ -11,6 +11,7 @@ from cometmq.client.consumer.subscriptions import Sql, Tags
 from cometmq.client.errors import InvalidSubscription, RetryFrom, RetryLater
 from cometmq.client.message import ReceivedMessage
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -209,7 +210,7 @@ async def test_an_ordered_queue_waits_for_its_failed_message_and_others_do_not(m
     assert [each for each in got if each[0].startswith(b"b")] == [(b"b0", 0), (b"b1", 0)]
 
 
-async def test_members_share_the_queues_and_take_over(broker: EmbeddedBroker, mq: Client, name: Name) -> None:
+async def test_members_share_the_queues_and_take_over(broker: AnyBroker, mq: Client, name: Name) -> None:
     topic, group = name("T"), name("CG")
     await fill(mq, topic, b"make the topic")
     one, two = Received(), Received()
@@ -305,7 +306,7 @@ async def test_a_close_finishes_what_runs(mq: Client, name: Name) -> None:
     assert again == [b"next"], "what was finished was committed"
 
 
-async def test_nothing_is_left_after_the_close(broker: EmbeddedBroker, name: Name) -> None:
+async def test_nothing_is_left_after_the_close(broker: AnyBroker, name: Name) -> None:
     before = asyncio.all_tasks()
     async with connect(broker.nameserver) as mq:
         await fill(mq, name("T"), b"x")

@@ -11,7 +11,7 @@ from cometmq.client.errors import CannotReply, ReplyTimeout
 from cometmq.client.message import Message, ReceivedMessage
 from cometmq.client.producer.request_reply import Replies
 from cometmq.protocol.requests.callbacks import PushReply
-from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -26,7 +26,7 @@ async def make_topic(mq: Client, topic: str, group: str) -> None:
         await producer.send(topic, b"makes the topic", tag="setup")
 
 
-async def test_a_request_gets_its_reply(mq: Client, broker: EmbeddedBroker, name: Name) -> None:
+async def test_a_request_gets_its_reply(mq: Client, broker: AnyBroker, name: Name) -> None:
     await make_topic(mq, name("T"), name("PG0"))
     async with connect(broker.nameserver) as asker, asker.producer(name("PG")) as producer:
         async with mq.push_consumer(name("CG"), {name("T"): "ask"}, echo, start_from="first"):

@@ -11,12 +11,12 @@ import cometmq.sync
 from cometmq.client import MessageQueue, SendStatus
 from cometmq.client.message import ReceivedMessage
 from cometmq.sync import WrongThread
-from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 
 Name = Callable[[str], str]
 
 
-def test_send_and_receive(broker: EmbeddedBroker, name: Name) -> None:
+def test_send_and_receive(broker: AnyBroker, name: Name) -> None:
     with cometmq.sync.connect(broker.nameserver) as mq:
         with mq.producer(name("PG")) as producer:
             assert producer.send(name("T"), b"one", tag="a").status is SendStatus.SEND_OK
@@ -33,7 +33,7 @@ def test_send_and_receive(broker: EmbeddedBroker, name: Name) -> None:
     assert bodies == {b"one", b"two", b"three", b"four"}
 
 
-def test_futures_and_callbacks(broker: EmbeddedBroker, name: Name) -> None:
+def test_futures_and_callbacks(broker: AnyBroker, name: Name) -> None:
     with cometmq.sync.connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
         called = threading.Event()
         future = producer.send_async(name("T"), b"x", on_success=lambda receipt: called.set())
@@ -46,7 +46,7 @@ def test_futures_and_callbacks(broker: EmbeddedBroker, name: Name) -> None:
         assert len(errors) == 1
 
 
-def test_a_handler_in_threads(broker: EmbeddedBroker, name: Name) -> None:
+def test_a_handler_in_threads(broker: AnyBroker, name: Name) -> None:
     done = threading.Event()
     threads = set()
 
@@ -62,7 +62,7 @@ def test_a_handler_in_threads(broker: EmbeddedBroker, name: Name) -> None:
     assert threading.current_thread() not in threads
 
 
-def test_pull(broker: EmbeddedBroker, name: Name) -> None:
+def test_pull(broker: AnyBroker, name: Name) -> None:
     queue = MessageQueue(name("T"), "broker-a", 0)
     with cometmq.sync.connect(broker.nameserver) as mq:
         with mq.producer(name("PG")) as producer:
@@ -79,7 +79,7 @@ def test_pull(broker: EmbeddedBroker, name: Name) -> None:
             assert consumer.committed(queue) == 2
 
 
-def test_many_threads_share_a_producer(broker: EmbeddedBroker, name: Name) -> None:
+def test_many_threads_share_a_producer(broker: AnyBroker, name: Name) -> None:
     with (
         cometmq.sync.connect(broker.nameserver) as mq,
         mq.producer(name("PG")) as producer,
@@ -89,13 +89,13 @@ def test_many_threads_share_a_producer(broker: EmbeddedBroker, name: Name) -> No
     assert len({receipt.message_id for receipt in receipts}) == 100
 
 
-async def test_not_from_a_running_loop(broker: EmbeddedBroker) -> None:
+async def test_not_from_a_running_loop(broker: AnyBroker) -> None:
     with pytest.raises(WrongThread, match=r"use cometmq.connect\(\) and await"):
         cometmq.sync.connect(broker.nameserver).start()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_not_after_a_fork(broker: EmbeddedBroker, name: Name) -> None:
+def test_not_after_a_fork(broker: AnyBroker, name: Name) -> None:
     with cometmq.sync.connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
         producer.send(name("T"), b"parent")
         read, write = os.pipe()
@@ -115,7 +115,7 @@ def test_not_after_a_fork(broker: EmbeddedBroker, name: Name) -> None:
         producer.send(name("T"), b"the parent goes on")
 
 
-def test_no_thread_is_left(broker: EmbeddedBroker, name: Name) -> None:
+def test_no_thread_is_left(broker: AnyBroker, name: Name) -> None:
     before = set(threading.enumerate())
     with cometmq.sync.connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
         producer.send(name("T"), b"x")

@@ -16,6 +16,7 @@ from cometmq.client.trace import TraceDispatcher, records
 from cometmq.client.trace.dispatcher import MAX_SIZE, QUEUE_SIZE, grouped
 from cometmq.client.trace.records import ConsumeCode, MessageType, TraceRecord
 from cometmq.testing import EmbeddedBroker
+from support.cluster import AnyBroker
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -79,7 +80,7 @@ def test_records_are_those_of_java() -> None:
     assert before.text + after.text == sub
 
 
-async def traces(broker: EmbeddedBroker, group: str, count: int) -> list[list[str]]:
+async def traces(broker: AnyBroker, group: str, count: int) -> list[list[str]]:
     """The records in the trace topic, fields apart."""
     found: list[list[str]] = []
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from support.fleet import OwnNameserver
 from support.plain_frames import answers, broker_addresses, call, create_topic, register_now, topic_route
@@ -33,6 +33,17 @@ NOT_SUPPORTED = 3
 #: Pull, offsets, heartbeat, send back, members, send.
 NEEDED = (11, 14, 15, 34, 36, 38, 310)
 BOOT_LINE = "The broker[{name}, {address}] boot success. serializeType=JSON and name server is {nameserver}"
+
+
+class AnyBroker(Protocol):
+    """A cluster with one broker, whoever made it: what a test may know of it that runs against all of them."""
+
+    @property
+    def nameserver(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        """Of the broker."""
 
 
 def own_broker_missing() -> str | None:
@@ -92,7 +103,6 @@ class Cluster:
             if nameserver_version
             else OwnNameserver(folder / "namesrv")
         )
-        self.nameserver = self._nameserver.address
         self._config = dict(config or {})
         self.broker = self._made()
         self._boots = 0
@@ -135,6 +145,10 @@ class Cluster:
         self._nameserver.kill()
 
     @property
+    def nameserver(self) -> str:
+        return self._nameserver.address
+
+    @property
     def address(self) -> str:
         return self.broker.address
 
@@ -165,6 +179,10 @@ class Cluster:
         """Which of the requests that clients need the broker does not know; None when it knows them all."""
         unknown = [code for code in NEEDED if call(self.address, code).code == NOT_SUPPORTED]
         return f"the broker does not serve the requests {unknown}" if unknown else None
+
+    def kill_nameserver(self) -> None:
+        """kill -9; it does not come back."""
+        self._nameserver.kill()
 
     def kill_broker(self) -> None:
         """kill -9."""

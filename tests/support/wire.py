@@ -12,7 +12,7 @@ from cometmq.protocol import fastjson
 from cometmq.protocol.codec import decode, read_ext
 
 #: Seconds to wait for what must come. Never waited in full by a test that passes.
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
