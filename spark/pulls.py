@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 #: Seconds before a failed pull is tried again: the first time, and at most.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 4.0
+#: Bytes that a pull may ask for, whatever the option says: with one message more the answer still fits a frame.
+MOST_BYTES: Final = 8 * 1024 * 1024
 #: Ids of brokers: for_pull takes another one when these are not there.
 _MASTER_ID, _SLAVE_ID = 0, 1
 
@@ -143,7 +145,7 @@ class SpanReader:
                 offset=rest.start,
                 subscription=self._subscription(topic),
                 max_count=min(how.pull_count, rest.size),
-                max_bytes=how.pull_bytes,
+                max_bytes=min(how.pull_bytes, MOST_BYTES),
                 hold=0.0,
                 with_subscription=True,
                 broker_id=broker_id,

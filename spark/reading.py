@@ -24,9 +24,12 @@ if TYPE_CHECKING:
     from cometmq.spark.decode import Piece
     from cometmq.spark.pulls import SpanReader
 
-#: Bytes that may be under way or wait for the task at once, by what messages have taken so far; and what one is taken
-#: to need before any has come.
-PREFETCH: Final = 12 * 1024 * 1024
+#: Bytes of a span, by what messages have taken so far: what a broker and we handle without leaving the processor's
+#: caches, and far enough below its limit for a pull that it need not look at each message.
+SPAN_BYTES: Final = 1024 * 1024
+#: Bytes that may be under way, or wait for the task, at once.
+PREFETCH: Final = 4 * SPAN_BYTES
+#: Bytes that a message is taken to need before any has come.
 GUESS: Final = 1024
 #: Spans at once, however small.
 MOST_SPANS: Final = 16
@@ -34,8 +37,8 @@ MOST_SPANS: Final = 16
 PULLS_A_SPAN: Final = 8
 #: Offsets of the smallest span.
 LEAST_SPAN: Final = 256
-#: With this much of one queue, bytes or rows, a batch is large enough: joining pieces costs a copy.
-ENOUGH_BYTES: Final = 1024 * 1024
+#: With so many bytes or rows a batch is large enough: joining more pieces would cost a copy and gain nothing.
+ENOUGH_BYTES: Final = SPAN_BYTES * 3 // 4
 ENOUGH_ROWS: Final = 4096
 
 
@@ -94,7 +97,8 @@ class _Prefetch:
         self._left = deque(each for each in ranges if each.size > 0)
         self._link = link
         self._reader = reader
-        self._span = how.pull_count
+        #: Offsets of the next span.
+        self._span = min(how.pull_count, SPAN_BYTES // GUESS)
         self._under_way: deque[tuple[QueueRange, Future[list[Piece]]]] = deque()
         self._message_bytes: float = GUESS
 
@@ -128,9 +132,9 @@ class _Prefetch:
         return first._replace(stop=stop)
 
     def _learn(self, span: QueueRange, pieces: "list[Piece]") -> None:
-        """Spans of the size that the broker likes: a few pulls each."""
+        """The next spans have the size that the broker likes: a few pulls each."""
         if not pieces:
             return
         self._message_bytes = max(sum(len(piece.data) for piece in pieces) / span.size, 1.0)
-        if len(pieces) > PULLS_A_SPAN:
-            self._span = max(span.size * PULLS_A_SPAN // len(pieces), LEAST_SPAN)
+        fitting = min(int(SPAN_BYTES / self._message_bytes), PULLS_A_SPAN * max(span.size // len(pieces), 1))
+        self._span = max(fitting, LEAST_SPAN)
