@@ -15,16 +15,8 @@ from pyspark.sql import SparkSession
 from cometmq.spark import session
 from cometmq.spark.link import close_links
 from cometmq.testing import EmbeddedBroker
+from support.spark_driver import SETTINGS
 from support.spark_topics import TopicKit
-
-#: Small plans for small data.
-SETTINGS = {
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.task.maxFailures": "1",
-    "spark.sql.streaming.minBatchesToRetain": "1000",
-}
 
 
 @pytest.fixture(scope="session")
