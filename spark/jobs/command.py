@@ -5,9 +5,11 @@ to load is imported when a job runs, so that help and wrong usage are answered a
 """
 
 import functools
+import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -50,16 +52,40 @@ class Settings:
 
     def session(self, job: str) -> "SparkSession":
         """Spark: the one that spark-submit made, or a quiet one of our own."""
+        from pyspark.logger import PySparkLogger
+
         from cometmq.spark import session
 
         config = {"spark.ui.showConsoleProgress": "false", **self.conf}
-        if "PYSPARK_GATEWAY_PORT" not in os.environ and not self.verbose:
-            log = Path(__file__).with_name("log4j2.properties")
-            if log.is_file():  # not when the package is inside of a zip
-                chosen = f"-Dlog4j2.configurationFile={log.as_uri()}"
-                given = config.get("spark.driver.extraJavaOptions", "")
-                config["spark.driver.extraJavaOptions"] = f"{chosen} {given}".strip()
-        return session(f"cometmq {job}", self.master, config)
+        name = f"cometmq {job}"
+        if self.verbose or "PYSPARK_GATEWAY_PORT" in os.environ:
+            return session(name, self.master, config)
+        # The job says what failed, in one line; these would say it before, in a hundred.
+        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)
+        log = Path(__file__).with_name("log4j2.properties")
+        if log.is_file():  # not when the package is inside of a zip
+            given = config.get("spark.driver.extraJavaOptions", "")
+            config["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log.as_uri()} {given}".strip()
+        with _java_kept_quiet():
+            return session(name, self.master, config)
+
+
+@contextmanager
+def _java_kept_quiet() -> Iterator[None]:
+    """Java is started with another stderr: it greets there. What it said is shown when it does not start."""
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            said.seek(0)
+            os.write(kept, said.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def pairs(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -12,10 +12,12 @@ from cometmq.protocol.errors import CometMQError
 from cometmq.spark.errors import SparkSourceError
 
 #: The last line of a Python traceback inside the text of a Spark error: `package.module.Name: what happened`.
-_RAISED = re.compile(r"^\s*(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|[a-z]): (?P<text>\S.*)$", re.M)
-_OURS = re.compile(r"^\s*(?:org\.apache\.spark\.\S+: )?cometmq\.[\w.]+\.[A-Z]\w+: (?P<text>\S.*)$", re.M)
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*: (?P<text>\S.*)$", re.M)
+_OURS = re.compile(r"^cometmq\.[\w.]+\.[A-Z]\w+: (?P<text>\S.*)$", re.M)
+#: Behind it a streaming query tells about its plan.
+_PLAN = "\n=== Streaming Query ==="
 #: `[CONDITION] text SQLSTATE: 42000` and where in the query it was.
-_CONDITION = re.compile(r"^\[(?P<condition>[A-Z0-9_.]+)\]\s*")
+_CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.S)
 
 
@@ -38,9 +40,13 @@ def told(error: BaseException) -> str:
 
 def _told_by_spark(text: str) -> str:
     """An error of this project inside of it says it best; then the last one of Python; then Spark's first sentence."""
+    text = text.partition(_PLAN)[0]
     for pattern in (_OURS, _RAISED):
         found = pattern.findall(text)
         if found:
-            return str(found[-1]).strip()
-    first = next((line for line in text.splitlines() if line.strip()), "Spark failed without a word")
-    return _SQLSTATE.sub("", _CONDITION.sub("", first)).strip()
+            return _plain(str(found[-1]))
+    return _plain(next((line for line in text.splitlines() if line.strip()), "Spark failed without a word"))
+
+
+def _plain(line: str) -> str:
+    return _SQLSTATE.sub("", _CONDITION.sub("", line)).strip().rstrip(".")

@@ -7,6 +7,7 @@ published every half a minute: a kill loses those, and the next run adds to the 
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -14,9 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.client.admin.admin import Admin
-from cometmq.client.admin.errors import NoProgress
-from cometmq.client.errors import GroupNotFound, NoNameserver, TopicNotFound
+from cometmq.client.errors import GroupNotFound, NoNameserver
 from cometmq.protocol import names
+from cometmq.protocol.bodies.message_queue import MessageQueue as WireQueue
+from cometmq.protocol.bodies.stats import OffsetWrapper
 from cometmq.remoting.errors import TransportError
 from cometmq.spark import options as source_options
 from cometmq.spark.access import Access
@@ -136,15 +138,16 @@ class _Sampler:
         return found
 
     async def _of(self, group: str, now: datetime) -> list[Sample]:
-        try:
-            stats = await self._admin.consume_stats(group)
-        except (NoProgress, TopicNotFound, GroupNotFound) as error:
-            if self._groups:
-                raise JobError(
-                    f"the group {group} has no offsets at {self._servers}",
-                    "check its name (mqadmin consumerProgress lists the groups); it has some once it has consumed",
-                ) from error
-            return []
+        """All brokers are asked: groups that only commit offsets, as Spark's, have no retry topic to be found by."""
+        table: dict[WireQueue, OffsetWrapper] = {}
+        for address in await self._admin.masters():
+            with suppress(GroupNotFound):
+                table |= (await self._admin.consume_stats_on(address, group)).offset_table
+        if self._groups and not table:
+            raise JobError(
+                f"the group {group} has no offsets at {self._servers}",
+                "check its name (mqadmin consumerProgress lists the groups); it has some once it has consumed",
+            )
         return [
             Sample(
                 now,
@@ -157,7 +160,7 @@ class _Sampler:
                 max(0, offset.broker_offset - offset.consumer_offset),
                 _moment(offset.last_timestamp),
             )
-            for queue, offset in stats.offset_table.items()
+            for queue, offset in table.items()
         ]
 
 

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import runs
-from cometmq.spark.jobs.chart import Chart, Panel, Series
+from cometmq.spark.jobs.chart import Chart, Panel, Series, check_form
 from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.publication import Publication
@@ -53,6 +53,8 @@ def trace(
     meter = Meter("trace")
     messages = Messages.of(topic, name_server, options, since, until)
     messages.check()
+    if chart is not None:
+        check_form(chart)
     with display or Silence() as shown:
         shown.show(meter)
         if trigger is None:

@@ -77,13 +77,14 @@ def journeys(sent: DataFrame, ended: DataFrame, *, horizon: str, watermark: str)
     span = F.expr(f"interval {horizon}")
     # Clocks of producers and consumers differ: an end may seem to be before its beginning.
     near = (F.col("sentAt") >= F.col("time") - span) & (F.col("sentAt") <= F.col("time") + F.expr("interval 1 minute"))
+    took = F.unix_millis("time") - F.unix_millis("sentAt")
     joined = end.join(start, (F.col("msgId") == F.col("sentId")) & near, "leftOuter")
     return joined.select(
         F.lit("consume").alias("kind"),
         "time",
         F.coalesce("topic", F.lit("?")).alias("topic"),
         "group",
-        F.greatest(F.unix_millis("time") - F.unix_millis("sentAt"), F.lit(0)).alias("latency"),
+        F.when(F.col("sentAt").isNotNull(), F.greatest(took, F.lit(0))).alias("latency"),
         "cost",
         "success",
     )

@@ -1,0 +1,164 @@
+"""The jobs as commands: help, exit codes, one line about what failed, results for machines; a kill in the middle."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from cometmq.spark.__main__ import main
+from cometmq.spark.jobs import archive
+from cometmq.testing import EmbeddedBroker
+from support.server_process import wait_for
+from support.spark_topics import TopicKit, rows_expected
+
+pytestmark = pytest.mark.spark
+
+JOBS = ("archive", "replay", "etl", "audit", "trace", "lag")
+
+
+def run(*arguments: str) -> int:
+    """Run a command in this process; Spark is the running session."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+def refused(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """The one line that a command says when it cannot do something."""
+    assert run(*arguments) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    [line] = err.splitlines()
+    return line
+
+
+def test_every_job_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("--help") == 0
+    overview = capsys.readouterr().out
+    for job in JOBS:
+        assert job in overview
+        assert run(job, "--help") == 0
+        text = capsys.readouterr().out
+        assert "--namesrvAddr" in text
+        assert "--json" in text
+
+
+def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    for arguments, what in (
+        (["frobnicate"], "No such command 'frobnicate'"),
+        (["archive", "-t", "T"], "Missing option '-o'"),
+        (["archive", "-o", out], "Missing option '-t'"),
+        (["archive", "-o", out, "-t", "T", "--trigger", "never"], "'never' is not one of"),
+        (["archive", "-o", out, "-t", "T", "--begin", "yesterday"], "'yesterday' is no time"),
+        (["archive", "-o", out, "-t", "T", "--option", "x"], "'x' is not key=value"),
+        (["archive", "-o", out, "-t", "T", "--compact"], "leave -t away"),
+        (["replay", "--to", "T"], "Missing option '-t' / '--topic' or '--archive'"),
+        (["replay", "-t", "T", "--to", "U", "--rate", "0"], "0.0 is not in the range"),
+        (["etl", "-t", "T", "-o", out], "--sql and --function"),
+        (["etl", "-t", "T", "--sql", "select 1"], "--to, --output and --table"),
+        (["audit"], "Missing option '-t'"),
+        (["trace", "--trigger", "once"], "give --output"),
+        (["lag"], "Missing option '-o'"),
+    ):
+        line = refused(capsys, 2, *arguments)
+        assert what in line
+        assert line.endswith("--help")
+
+
+def test_failures_are_one_line_that_says_what_to_do(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    server, out = broker.nameserver, str(tmp_path / "out")
+    topic = topics.made("COMMAND_BAD", [2])
+    at = ["-n", server, "-t", topic]
+    assert "no nameserver answers" in refused(capsys, 1, "archive", "-n", "127.0.0.1:1", "-t", "T", "-o", out)
+    assert "updateTopic" in refused(capsys, 1, "archive", "-n", server, "-t", "NO_SUCH", "-o", out)
+    assert "is no archive" in refused(capsys, 1, "archive", "--compact", "-o", str(tmp_path))
+    assert "is no archive" in refused(capsys, 1, "replay", "--archive", out, "--to", topic, "-n", server)
+    assert "cannot be imported" in refused(capsys, 1, "etl", *at, "--function", "nothing:f", "-o", out)
+    assert "select from the view" in refused(capsys, 1, "etl", *at, "--sql", "select x from messages", "-o", out)
+    assert "NO_GROUP has no offsets" in refused(capsys, 1, "lag", "-n", server, "-g", "NO_GROUP", "-o", out)
+    assert ".html, .svg or .png" in refused(capsys, 1, "trace", "-n", server, "-t", topic, "--chart", "x.doc")
+    # What only the executors can know comes out of Spark's stack of causes.
+    sql = "select raise_error('bad row') as body from messages"
+    told = refused(capsys, 1, "etl", *at, "--quiet", "--sql", sql, "-o", out)
+    assert "bad row" in told
+    assert len(told) < 400
+
+
+def test_results_for_people_and_for_machines(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    topic, out = topics.made("COMMAND", [7]), str(tmp_path / "archive")
+    assert run("archive", "-n", broker.nameserver, "-t", topic, "-o", out, "--json", "--quiet") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["job"], found["rows"], found["backlog"]) == ("archive", 7, 0)
+    assert found["bytes"] > 0
+    assert found["seconds"] > 0
+    assert run("audit", "--archive", out, "-t", topic) == 0
+    table = capsys.readouterr().out
+    assert topic in table
+    assert "unstamped" in table
+
+
+# A kill in the middle
+
+
+@contextmanager
+def archiving(nameserver: str, topic: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The command in a session of its own: Java and the workers die with it."""
+    command = [sys.executable, "-m", "cometmq.spark", "archive", "-n", nameserver, "-t", topic, "-o", str(output)]
+    settings = ["--master", "local[2]", "--option", "maxOffsetsPerTrigger=40", "--conf", "spark.ui.enabled=false"]
+    with open(output.with_suffix(".log"), "ab") as log:
+        process = subprocess.Popen([*command, *settings], stdout=log, stderr=log, start_new_session=True)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def files(output: Path) -> set[str]:
+    return {file.name for file in output.rglob("*.parquet")}
+
+
+def kill_in_the_middle(nameserver: str, topic: str, output: Path, more: int) -> None:
+    """End a run with SIGKILL after it has added some files and before it has added all."""
+    before = files(output)
+    with archiving(nameserver, topic, output) as process:
+
+        def ready() -> bool:
+            assert process.poll() is None, output.with_suffix(".log").read_text()
+            return len(files(output) - before) >= more
+
+        wait_for(f"{more} more files in {output}", 90, ready, pause=0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def exact(output: Path) -> list[tuple[str, int, int, bytes]]:
+    table = pyarrow.dataset.dataset(output, partitioning="hive").to_table()
+    return sorted(zip(*(table[name].to_pylist() for name in ("topic", "queueId", "queueOffset", "body")), strict=True))
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(6, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_a_killed_archive_goes_on_without_loss_or_repeat(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path, kills: int
+) -> None:
+    topic = topics.made(f"COMMAND_KILLED_{kills}", [1000, 1000])
+    output = tmp_path / "archive"
+    for number in range(kills):
+        kill_in_the_middle(broker.nameserver, topic, output, 1 + number % 3)
+    assert len(exact(output)) < 2000, "it was not killed in the middle"
+    archive(spark, topic, str(output), name_server=broker.nameserver)
+    assert exact(output) == sorted(rows_expected(topic, {0: range(1000), 1: range(1000)}))

@@ -1,0 +1,156 @@
+"""The trace job: latencies of known traces, in all forms that clients write, as a batch and as a stream."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset
+import pytest
+from pyspark.sql import SparkSession
+
+from cometmq.client.trace import records
+from cometmq.client.trace.records import ConsumeCode, MessageType, TraceRecord
+from cometmq.spark.jobs import JobError, trace
+from cometmq.testing import EmbeddedBroker
+from support.spark_topics import TopicKit
+
+pytestmark = pytest.mark.spark
+
+#: 2026-01-01 08:00 UTC, the beginning of a minute.
+START = 1_767_254_400_000
+MINUTE = 60_000
+
+
+def sent(message: str, at: int, *, cost: int = 5, success: bool = True, topic: str = "orders") -> TraceRecord:
+    return records.sent(
+        time=at,
+        region="r",
+        group="shop",
+        topic=topic,
+        message_id=message,
+        tag=None,
+        keys=None,
+        address="10.0.0.1:10911",
+        body_size=3,
+        cost=cost,
+        kind=MessageType.NORMAL,
+        offset_message_id=f"off-{message}",
+        success=success,
+    )
+
+
+def ended(message: str, at: int, *, group: str = "billing", cost: int = 20, success: bool = True) -> TraceRecord:
+    return records.after_consume(
+        time=at,
+        group=group,
+        topic="orders",
+        request_id=f"q-{message}",
+        message_id=message,
+        cost=cost,
+        success=success,
+        keys=None,
+        code=ConsumeCode.SUCCESS if success else ConsumeCode.FAILED,
+    )
+
+
+def old_record(*fields: object) -> TraceRecord:
+    """A record as clients of old versions wrote it."""
+    return TraceRecord("old", "\x01".join(map(str, fields)) + "\x02", ())
+
+
+def bodies(found: Iterable[TraceRecord]) -> list[bytes]:
+    """Several records a message, as clients send them."""
+    texts = [each.text for each in found]
+    return ["".join(texts[first : first + 7]).encode() for first in range(0, len(texts), 7)]
+
+
+def minute_of_traffic(start: int, name: str) -> list[TraceRecord]:
+    """100 messages with latencies of 1 to 100 ms, one of them failed before; another group is slow."""
+    found = []
+    for number in range(1, 101):
+        message, at = f"{name}{number}", start + number * 100
+        found += [sent(message, at), ended(message, at + number)]
+    found += [ended(f"{name}7", start + 900, success=False), ended(f"{name}9", start + 5000, group="mail", cost=3000)]
+    return found
+
+
+def by_key(rows: Iterable[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(row["kind"], row["topic"], row["group"]): row for row in rows}
+
+
+def test_latencies_failures_and_slow_consumers(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    topic = topics.make("TRACES", 1)
+    old_forms = [
+        old_record("Pub", START, "r", "shop", "old", "m1", *"thab", 40, 0, "false"),
+        old_record("Pub", START, "r", "shop", "old", "m2", *"thab", 60, 0),
+        old_record("SubAfter", "q", "m1", 3, "true", "k", 0),
+        TraceRecord("old", "Pub\x01not a time\x02SubBefore\x01\x02\x02garbage\x02", ()),
+    ]
+    unknown = [ended("never-sent", START + 10, group="audit")]
+    topics.send(topic, {0: bodies([*minute_of_traffic(START, "a"), *old_forms, *unknown])})
+    chart, table = tmp_path / "latency.html", tmp_path / "table"
+    report = trace(
+        spark, topic=topic, name_server=broker.nameserver, chart=str(chart), output=str(table), horizon="1 hour"
+    )
+    found = by_key(report.tables["latencies"].objects())
+    assert set(found) == {
+        ("send", "orders", "shop"),
+        ("send", "old", "shop"),
+        ("consume", "orders", "billing"),
+        ("consume", "orders", "mail"),
+        ("consume", "?", "audit"),
+    }
+    billing = found["consume", "orders", "billing"]
+    assert (billing["count"], billing["failures"], billing["slow"]) == (101, 1, False)
+    assert (billing["worst_p50"], billing["worst_p95"], billing["worst_p99"], billing["worst_max"]) == (50, 95, 99, 100)
+    assert found["consume", "?", "audit"]["worst_p50"] is None, "nobody knows when it was sent"
+    old = found["send", "old", "shop"]
+    assert (old["count"], old["failures"], old["worst_max"]) == (2, 1, 60)
+    assert report.details["slowConsumers"] == ["mail"]
+    assert report.details["failures"] == 2
+    page = chart.read_text(encoding="utf-8")
+    assert "orders → billing" in page
+    assert "shop → orders" in page
+    assert pyarrow.dataset.dataset(table).count_rows() == 5
+
+
+def test_a_stream_adds_windows_when_they_close(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    topic = topics.make("TRACES_STREAM", 1)
+    chart, table = tmp_path / "latency.svg", tmp_path / "table"
+
+    def run(*found: TraceRecord) -> list[dict[str, Any]]:
+        topics.send(topic, {0: bodies(found)})
+        trace(
+            spark,
+            topic=topic,
+            name_server=broker.nameserver,
+            trigger="available-now",
+            output=str(table),
+            chart=str(chart),
+            horizon="1 minute",
+            watermark="10 seconds",
+        )
+        files = list(table.rglob("*.parquet"))
+        return pyarrow.dataset.dataset(files).to_table().to_pylist() if files else []
+
+    assert run(*minute_of_traffic(START, "a")) == [], "the window may still get something"
+    rows = run(sent("b", START + 30 * MINUTE), ended("b", START + 30 * MINUTE + 5))
+    assert {row["time"] for row in rows} == {datetime.fromtimestamp(START / 1000, UTC)}
+    found = by_key(rows)
+    assert (found["consume", "orders", "billing"]["count"], found["consume", "orders", "billing"]["p99"]) == (101, 99)
+    assert found["send", "orders", "shop"]["count"] == 100
+    assert run(sent("late", START), ended("late", START + 1)) == rows, "too late for a window that is closed"
+    assert "orders → billing" in chart.read_text(encoding="utf-8")
+
+
+def test_bad_input_is_told(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="no nameserver knows this topic"):
+        trace(spark, topic="NO_TRACES", name_server=broker.nameserver)
+    topic = topics.made("TRACES_BAD", [1])
+    with pytest.raises(JobError, match=r"\.html, \.svg or \.png"):
+        trace(spark, topic=topic, name_server=broker.nameserver, chart=str(tmp_path / "x.jpg"))
