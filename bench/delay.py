@@ -14,7 +14,8 @@ from collections.abc import Sequence
 
 from cometmq.broker.broker import Broker
 from cometmq.broker.config import BrokerConfig
-from cometmq.broker.store.dispatch import DispatchRequest, TellArrivals
+from cometmq.broker.store.dispatch import TellArrivals
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.message import Message
 from cometmq.daemon import loop_factory
 from cometmq.protocol.properties import encode_properties

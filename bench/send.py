@@ -114,7 +114,9 @@ async def measure(options: argparse.Namespace, folder: str) -> None:
     loop = asyncio.get_running_loop()
     runner = AsyncioRunner()
     state = broker_state(folder, runner)
-    dispatcher = Dispatcher(handler_table(send.rows(state)))
+    table = handler_table(send.rows(state))
+    table.lane = state.send_lane
+    dispatcher = Dispatcher(table)
     roster = Roster(loop, loop.time, Limits())
     connection = Connection(roster, dispatcher, is_accepted=True)
     drain = Drain()

@@ -251,6 +251,7 @@ class Broker:
         for server in self._servers:
             table = server.table
             fill_table(table, rows, fast=server is not self._servers[0])
+            table.lane = state.send_lane
             if (before := hooks.before()) is not None:
                 table.before.append(before)
             table.on_connection_lost.append(self._housekeeping.connection_lost)

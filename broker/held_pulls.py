@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from cometmq.broker.store.clock import Clock
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.reading import MessageFilter
 from cometmq.broker.store.runner import Handle, Runner

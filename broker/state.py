@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from cometmq.broker.store.runner import Runner
     from cometmq.broker.store.store import Store
     from cometmq.broker.topics import TopicTable
+    from cometmq.remoting.dispatch import Lane
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,8 @@ class BrokerState:
         self._updating = asyncio.Lock()
         #: When requests are turned away because the broker is too slow for them.
         self.overload = Overload(self)
+        #: The short way of plain sends; None when plug-ins want to see each.
+        self.send_lane: Lane | None = None
         self.listens_on(config.listen_port)
 
     def listens_on(self, port: int, ip: str | None = None) -> None:

@@ -63,6 +63,7 @@ class Connection(asyncio.BufferedProtocol):
         "is_lost",
         "is_tls",
         "kind",
+        "lane_memory",
         "last_read",
         "local_address",
         "open_replies",
@@ -113,6 +114,8 @@ class Connection(asyncio.BufferedProtocol):
         #: Answers that handlers still owe to this peer.
         self.open_replies = 0
         self.last_read = 0.0
+        #: What the lane of the server knows of this connection; None until it knows something. See `dispatch.Lane`.
+        self.lane_memory: Any = None
 
     # What asyncio calls.
 
@@ -277,6 +280,15 @@ class Connection(asyncio.BufferedProtocol):
         self._dispatcher.settled(1)
         if self._finishing and not self.open_replies:
             self._close_soon()
+
+    def reply_room(self) -> int:
+        """How many more requests may wait for their answers."""
+        return self._dispatcher.open_reply_limit - self._dispatcher.open_replies
+
+    def replies_opened(self, count: int) -> None:
+        """So many requests wait for their answers from now on."""
+        self.open_replies += count
+        self._dispatcher.open_replies += count
 
     def send_answers(self, frames: list[bytes], settled: int) -> None:
         """Sends answers that were encoded already, by templates, and counts off the requests that they settle."""

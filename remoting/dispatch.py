@@ -13,7 +13,7 @@ here touches a socket. It mirrors NettyRequestProcessor and the processorTable o
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -145,6 +145,17 @@ Before = Callable[[Request[Any], Entry], Response | None]
 ConnectionObserver = Callable[["Connection"], None]
 
 
+class Lane(Protocol):
+    """A shorter way for requests that look alike, beside the table: see `HandlerTable.lane`."""
+
+    def take(self, connection: "Connection", chunk: bytes, position: int, end: int, received: float) -> int:
+        """Serves the frames from `position` on as long as they are of its kind; the position of the first that is not.
+
+        It is asked about a connection once that has a `lane_memory`. Whatever it takes it answers in time, as a handler
+        does that returns LATER.
+        """
+
+
 class HandlerTable:
     """Request code -> typed header -> handler -> permission.
 
@@ -156,6 +167,8 @@ class HandlerTable:
         self._entries: dict[int, Entry] = {}
         self.before: list[Before] = []
         self.on_connection_lost: list[ConnectionObserver] = []
+        #: Looks at what was read before it is decoded. Nothing of `before` sees what it takes.
+        self.lane: Lane | None = None
 
     def add(self, code: int, handler: Handler, *, permission: Permission | None = None) -> None:
         """Adds the handler of a code; its header type is the protocol's."""

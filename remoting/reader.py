@@ -107,8 +107,13 @@ class FrameReader:
         chunk = bytes(data) if end <= (_COPIED if is_accepted else _COPIED_ANSWERS) else b""
         decoders = request_decoders
         unpack = _PREFIX.unpack_from
+        lane = self._dispatcher.lane if chunk and is_accepted and end <= limit else None
         try:
             while end - position >= PREFIX_SIZE:
+                if lane is not None and connection.lane_memory is not None:
+                    position = lane.take(connection, chunk, position, end, now)
+                    if end - position < PREFIX_SIZE:
+                        break
                 length: int
                 word: int
                 length, word = unpack(data, position)

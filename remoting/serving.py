@@ -15,7 +15,7 @@ from cometmq.protocol.codes import ResponseCode, Version, request_name
 from cometmq.protocol.command import BadHeader, Command, SerializeType
 from cometmq.protocol.errors import ProtocolError
 from cometmq.remoting.connection import Connection
-from cometmq.remoting.dispatch import LATER, NO_ANSWER, HandlerTable, Outcome, Request, Response, Result
+from cometmq.remoting.dispatch import LATER, NO_ANSWER, HandlerTable, Lane, Outcome, Request, Response, Result
 
 logger = logging.getLogger(__name__)
 
@@ -75,6 +75,11 @@ class Dispatcher:
                 self._settle(request, result)
         except Exception as error:
             self._fail(request, error)
+
+    @property
+    def lane(self) -> Lane | None:
+        """The lane, while requests may take it."""
+        return None if self.is_closing or self._before else self.table.lane
 
     def refuse_header(self, connection: Connection, error: BadHeader) -> None:
         """Answers a request whose typed header could not be read."""

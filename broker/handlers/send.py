@@ -17,11 +17,14 @@ import msgspec
 
 from cometmq.broker.handlers.put_result import STORED, refusal_of
 from cometmq.broker.handlers.row import Row
+from cometmq.broker.handlers.send_lane import Known, SendLane
 from cometmq.broker.remarks import no_topic
 from cometmq.broker.retry import DeadLetter, redirect_retry
 from cometmq.broker.stamps import Stamped, Stamps, StampShape
 from cometmq.broker.state import BrokerState
-from cometmq.broker.store.message import Message, PutStatus
+from cometmq.broker.store.gather import SPECIAL
+from cometmq.broker.store.message import Message, PutStatus, waits_for_flush
+from cometmq.broker.store.text_shape import Facts
 from cometmq.broker.store.tickets import Ticket
 from cometmq.protocol import binary_header, json_header, names, sysflag
 from cometmq.protocol import properties as props
@@ -117,6 +120,11 @@ class SendRequests:
         self._watched = bool(state.hooks.hooks)
         self._new_key = UniqueKeyGenerator("127.0.0.1", os.getpid(), id(self), clock=state.clock.wall)
         self._targets: dict[str, _Target] = {}
+        self.lane: SendLane | None = None
+        if not self._watched:
+            self.lane = SendLane(
+                state, usual=self._sent, end_one=self._answer_single, id_prefix=self._prefixes.__getitem__
+            )
         self.configure(state.config)
         state.on_config.append(self.configure)
 
@@ -136,6 +144,8 @@ class SendRequests:
             json_header.response_template(SendMessageAnswer, plain=("msg_id",), **fixed),
             binary_header.response_template(SendMessageAnswer, **fixed),
         )
+        if self.lane is not None:
+            self.lane.configure(config.store.max_message_size, **fixed)
 
     # The hot path
 
@@ -167,6 +177,8 @@ class SendRequests:
         else:
             return self._send_carefully(request)
         stored, unique, facts = known
+        if request.kind == 0 and self.lane is not None:
+            self._learn(request, target, stored, unique, facts)
         self._put_known(
             Message(
                 topic,
@@ -225,6 +237,28 @@ class SendRequests:
                     request.reply(Response(int(ResponseCode.SYSTEM_ERROR), self._refusal, remark=remark))
         if connection is not None:
             connection.send_answers(frames, settled)
+
+    def _learn(self, request: Request[SendMessage], target: _Target, stored: bytes, unique: str, facts: Facts) -> None:
+        """The next requests of this kind may take the lane."""
+        memory = request.connection.lane_memory
+        if self.lane is None or (memory is not None and memory.is_full) or request.header.sys_flag & SPECIAL:
+            return
+        born_host(request)
+        code, keys, _ = facts
+        self.lane.learn(
+            Known(
+                request,
+                target.config,
+                target.queues,
+                target.needles,
+                target.sys_flag,
+                code,
+                unique,
+                (keys or b"").decode("utf-8", "replace"),
+                stored,
+                waits_for_flush(stored),
+            )
+        )
 
     # The careful way
 
@@ -426,6 +460,11 @@ class SendRequests:
         self._overload.open_sends -= 1
         self._answer(request, topic, queue_id, unique, batch_unique, ticket)
 
+    def _answer_single(
+        self, request: Request[SendMessage], topic: str, queue_id: int, unique: str, ticket: Ticket
+    ) -> None:
+        self._answer(request, topic, queue_id, unique, None, ticket)
+
     def _answer(
         self,
         request: Request[SendMessage],
@@ -495,6 +534,7 @@ def _number(text: str | None) -> int:
 def rows(state: BrokerState) -> list[Row]:
     """The rows of the handler table."""
     requests = SendRequests(state)
+    state.send_lane = requests.lane
     permission = Permission("Pub", "Topic", "topic")
     return [
         (RequestCode.SEND_MESSAGE, requests.send, permission),

@@ -24,7 +24,7 @@ from cometmq.broker.store.checkpoint import FILE_SIZE, Checkpoint
 from cometmq.broker.store.config_files import ConfigFile, ConfigFiles
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER
 from cometmq.broker.store.disk import Disk, RealDisk, lock_owner
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.errors import ConfigDamaged, FileLengthWrong, StoreError, StoreLocked
 from cometmq.broker.store.marks import Marks
 from cometmq.broker.store.options import StoreOptions

@@ -14,7 +14,7 @@ from typing import Final
 from cometmq.broker.store.check_log import LogCheck
 from cometmq.broker.store.check_report import Kind, Report
 from cometmq.broker.store.disk import Disk, DiskFile
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.index_file import ENTRY, ENTRY_SIZE, HEADER, HEADER_SIZE, SLOT, SLOT_SIZE
 from cometmq.broker.store.index_keys import KeyHashes
 from cometmq.protocol import sysflag

@@ -13,7 +13,7 @@ from cometmq.broker.store.check_report import MAX_KEPT, Kind, Report
 from cometmq.broker.store.checkpoint import Checkpoint
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.disk import Disk
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.log_files import LogFile, file_name
 from cometmq.broker.store.runner import ManualRunner
 from cometmq.broker.store.scan import Scanned, Scanner, Stop, Verify

@@ -16,7 +16,7 @@ from cometmq.broker.store.consume_queue import UNIT, UNIT_SIZE
 from cometmq.broker.store.consume_queue_ext import HEAD, is_address
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER
 from cometmq.broker.store.disk import Disk
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.log_files import LogFile, file_name
 from cometmq.broker.store.unit_log import BLANK_SIZE

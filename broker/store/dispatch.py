@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-import msgspec
-
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.errors import SyncFailed
 from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.tickets import Watermarks
+from cometmq.broker.store.turn import Turn
 
 if TYPE_CHECKING:
     from cometmq.broker.store.runner import Handle, Runner
@@ -31,28 +31,6 @@ ATTEMPTS: Final = 30
 PAUSE: Final = 1.0
 #: Nothing is dispatched any more: queues that could not be saved must not grow as if they had been.
 _QUEUES_LOST: Final = int(Flag.LOGICS_QUEUE_ERROR)
-
-
-class DispatchRequest(msgspec.Struct, frozen=True, gc=False):
-    """What dispatchers learn of a record."""
-
-    topic: str
-    queue_id: int
-    physical_offset: int
-    #: Of the record, in bytes.
-    size: int
-    #: As the consume queue holds it: the hash of the tags, or the time of delivery in the schedule topic.
-    tags_code: int
-    store_timestamp: int
-    #: Of the (first) message.
-    queue_offset: int
-    keys: bytes | None
-    unique_key: bytes | None
-    sys_flag: int
-    prepared_transaction_offset: int
-    properties: bytes
-    #: Messages in the record: more than one for an inner batch.
-    batch_size: int = 1
 
 
 class Dispatcher(Protocol):
@@ -86,7 +64,7 @@ class Dispatch:
         self._runner = runner
         self._dispatchers = list(dispatchers)
         #: Fed and not yet confirmed: (start, end, requests).
-        self._fed: deque[tuple[int, int, list[DispatchRequest]]] = deque()
+        self._fed: deque[tuple[int, int, Sequence[DispatchRequest]]] = deque()
         self._waiting = 0
         self._failures = 0
         self._retry: Handle | None = None
@@ -113,7 +91,7 @@ class Dispatch:
         """Bytes that may be dispatched and are not."""
         return self._marks.confirmed - self._marks.dispatched
 
-    def feed(self, start: int, end: int, requests: list[DispatchRequest]) -> None:
+    def feed(self, start: int, end: int, requests: Sequence[DispatchRequest]) -> None:
         """What was just appended, so that nobody has to read it again."""
         if self._waiting > MAX_WAITING:
             return
@@ -141,14 +119,14 @@ class Dispatch:
                 continue
             until = min(marks.confirmed, fed[0][0]) if fed else marks.confirmed
             try:
-                requests, end = self._reader.requests(at, until, PASS_SIZE)
+                read, end = self._reader.requests(at, until, PASS_SIZE)
             except OSError as error:
                 self._failed(error)
                 return
             if end == at:
                 # A record that is not complete yet: a replica gets the rest later.
                 return
-            if not self._hand_out(requests, end):
+            if not self._hand_out(read, end):
                 return
             if end < until:
                 self._passing = True
@@ -175,7 +153,7 @@ class Dispatch:
         self._stopped = True
         self._end_retry()
 
-    def _hand_out(self, requests: list[DispatchRequest], end: int) -> bool:
+    def _hand_out(self, requests: Sequence[DispatchRequest], end: int) -> bool:
         if requests:
             try:
                 self.hand_over(requests)
@@ -187,11 +165,11 @@ class Dispatch:
         self._marks.dispatched = end
         return True
 
-    def hand_over(self, requests: list[DispatchRequest]) -> None:
+    def hand_over(self, requests: Sequence[DispatchRequest]) -> None:
         """Give requests to every dispatcher, in order."""
         for dispatcher in self._dispatchers:
             dispatcher.dispatch(requests)
-        self.timestamp = requests[-1].store_timestamp
+        self.timestamp = requests.time if isinstance(requests, Turn) else requests[-1].store_timestamp
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, SyncFailed):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from cometmq.broker.store.consume_queue import UNIT, ConsumeQueue
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.index import Index
 from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.turn import Run, Turn
@@ -103,7 +103,8 @@ class FillIndex:
 
     def dispatch(self, requests: Sequence[DispatchRequest]) -> None:
         index = self._index
-        if requests[0].physical_offset <= index.end_physical:
+        first = requests.first_offset if isinstance(requests, Turn) else requests[0].physical_offset
+        if first <= index.end_physical:
             index.put_turn(
                 [
                     (each.topic, each.keys, each.unique_key, each.physical_offset, each.store_timestamp)
@@ -114,7 +115,7 @@ class FillIndex:
             return
         if isinstance(requests, Turn) and requests.plain:
             keys = requests.key_names
-            index.put_new(requests.key_topics, keys, requests.key_offsets, [requests[0].store_timestamp] * len(keys))
+            index.put_new(requests.key_topics, keys, requests.key_offsets, [requests.time] * len(keys))
             return
         # New records, as nearly always: columns at once.
         topics: list[str] = []

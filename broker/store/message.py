@@ -124,9 +124,11 @@ def index_properties(raw: bytes) -> tuple[bytes | None, bytes | None, bytes | No
 
 def waits(message: Message) -> bool:
     """Whether the put of a message waits for flush and replication."""
-    if message.wait is not None:
-        return message.wait
-    raw = message.properties
+    return waits_for_flush(message.properties) if message.wait is None else message.wait
+
+
+def waits_for_flush(raw: bytes) -> bool:
+    """What property text says of it."""
     if raw.rfind(b"WAIT\x01false") < 0:
         return True
     return props.find(raw, b"WAIT") != b"false"

@@ -17,13 +17,15 @@ from cometmq.broker.store.errand import Errand
 from cometmq.broker.store.gather import SPECIAL, Gather
 from cometmq.broker.store.message import Message, PutStatus, Refusal, integer_property, waits
 from cometmq.broker.store.options import StoreOptions
+from cometmq.broker.store.plain_run import PlainRun
 from cometmq.broker.store.runner import Runner
 from cometmq.broker.store.running_flags import Flag, RunningFlags
-from cometmq.broker.store.segments import Segment
+from cometmq.broker.store.segments import QueueSlot, Segment
 from cometmq.broker.store.text_shape import Facts, look
 from cometmq.broker.store.tickets import Ticket, Watermarks, settle_all
 from cometmq.broker.store.transforms import TransformList, check_topic, timer_of_batch
 from cometmq.protocol import sysflag
+from cometmq.protocol.message_id import HOST_V4_LENGTH
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +38,9 @@ LOGGED_WRITE: Final = 0.5
 #: A write that has lasted this long, in seconds, is rather a clock that jumped than a busy disk.
 NOT_BUSY_ANY_MORE: Final = 10_000.0
 
+
+#: In place of a run.
+_ONE: Final = (None,)
 
 #: How many segments were written, what stopped it, how long it took in seconds, and whether it had to wait.
 Written = tuple[int, OSError | None, float, bool]
@@ -131,7 +136,35 @@ class Puts:
         ):
             self._put(Ticket(message, None, sink, context))
             return
-        self._pending.append(Ticket(message, None, sink, context, slot, facts))
+        self._pending.append(Ticket(message, None, sink, context, slot=slot, facts=facts))
+        if not self._scheduled:
+            self._schedule()
+
+    @property
+    def takes_runs(self) -> bool:
+        """Whether a run may be put now, or go on: nothing stands in the way of plain messages."""
+        return (
+            not self._flags.bits
+            and self.shut is None
+            and self._writing is None
+            and not self._transforms.always
+            and self._gather.has_plain
+            and len(self._gather.store_host) == HOST_V4_LENGTH
+        )
+
+    @property
+    def slots(self) -> dict[tuple[str, int], QueueSlot]:
+        """The queues that had messages already; another dict when they were forgotten."""
+        return self._gather.slots
+
+    @property
+    def last_run(self) -> PlainRun | None:
+        """The run that was put last, if nothing was put after it: messages may still join it."""
+        return self._pending[-1].run if self._pending else None
+
+    def put_run(self, run: PlainRun, sink: Callable[[list[Ticket]], None]) -> None:
+        """Put a run; what joins it before the turn goes with it. Ask `takes_runs` first."""
+        self._pending.append(Ticket(None, None, sink, run=run))
         if not self._scheduled:
             self._schedule()
 
@@ -343,7 +376,7 @@ class Puts:
             if seconds > LOGGED_WRITE:
                 log.warning("a write to the commit log took %.0f ms", seconds * 1000)
         if self.timed is not None:
-            count = sum([len(segment.tickets) for segment in segments])
+            count = sum([len(ticket.run or _ONE) for segment in segments for ticket in segment.tickets])
             self.timed(count, self._clock.monotonic() - self._turn_since)
         if error is not None:
             self._write_failed(segments[written:], error)
@@ -355,7 +388,8 @@ class Puts:
             self._marks.appended = segment.finish
             if self._sync:
                 for ticket in segment.tickets:
-                    if ticket.failure is None and ticket.message is not None and waits(ticket.message):
+                    message = ticket.message
+                    if ticket.failure is None and (waits(message) if message is not None else ticket.run is not None):
                         waiting.append(ticket)
                     else:
                         settled.append(ticket)

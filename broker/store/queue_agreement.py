@@ -13,7 +13,7 @@ import msgspec
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queue import ConsumeQueue
 from cometmq.broker.store.consume_queues import AnyQueue, ConsumeQueues
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.light_queues import light_targets
 from cometmq.broker.store.transforms import TopicKinds
 from cometmq.protocol import names

@@ -18,7 +18,8 @@ import msgspec
 from cometmq.broker.store.checkpoint import SLACK_MS, Checkpoint
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.consume_queues import ConsumeQueues
-from cometmq.broker.store.dispatch import Dispatch, DispatchRequest
+from cometmq.broker.store.dispatch import Dispatch
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.errors import StoreDamaged
 from cometmq.broker.store.index import Index
 from cometmq.broker.store.log_files import LogFile

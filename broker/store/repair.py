@@ -23,7 +23,7 @@ from cometmq.broker.store.config_files import ConfigFile, ConfigFiles
 from cometmq.broker.store.consume_queue import BLANK_UNIT, UNIT_SIZE
 from cometmq.broker.store.consume_queues import BATCH_FOLDER, EXT_FOLDER, FOLDER, ConsumeQueues
 from cometmq.broker.store.disk import Disk, RealDisk
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.dispatchers import FillIndex, FillQueues
 from cometmq.broker.store.errors import ConfigDamaged
 from cometmq.broker.store.index import FOLDER as INDEX_FOLDER

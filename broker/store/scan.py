@@ -11,7 +11,7 @@ from struct import Struct, error, unpack_from
 from typing import Final, NamedTuple, TypeAlias
 
 from cometmq.broker.store.commit_log import CommitLog
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.message import integer_property
 from cometmq.broker.store.text_shape import TextShape, look
 from cometmq.protocol import names, sysflag

@@ -33,6 +33,7 @@ class QueueSlot:
         "schedule",
         "shapes",
         "size_v4",
+        "tail_size",
         "tails",
         "topic",
         "topic_bytes",
@@ -59,8 +60,9 @@ class QueueSlot:
         self.size_v4 = self.base_size + 2 * HOST_V4_LENGTH
         self.magic = magic_of(self.topic_bytes)
         self._topic_part = topic_part(self.topic_bytes)
-        #: What stands between the body and the properties, by the length of these.
+        #: What stands between the body and the properties, by the length of these; and how long that is.
         self.tails: dict[int, bytes] = {}
+        self.tail_size = len(self._topic_part) + 2
 
     def add_tail(self, length: int) -> bytes | None:
         """A new entry of `tails`; None when no record can have such properties."""
@@ -77,7 +79,7 @@ class Segment:
 
     __slots__ = ("file", "finish", "limit", "mark", "parts", "size", "start", "tickets", "turn", "undo")
 
-    def __init__(self, file: LogFile | None, start: int, mark: int) -> None:
+    def __init__(self, file: LogFile | None, start: int, mark: int, now: int) -> None:
         self.file = file
         #: Offsets in the log.
         self.start = start
@@ -89,7 +91,7 @@ class Segment:
         self.size = 0
         self.mark = mark
         self.tickets: list[Ticket] = []
-        self.turn = Turn()
+        self.turn = Turn(start, now)
         self.undo: list[tuple[QueueSlot, int]] = []
 
     def begin_run(self, slot: QueueSlot, physical_offset: int) -> None:

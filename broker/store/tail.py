@@ -13,7 +13,7 @@ import msgspec
 
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.disk import Disk, DiskFile
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.log_files import LogFile
 from cometmq.broker.store.scan import Scanner, Verify
 

@@ -20,6 +20,8 @@ from cometmq.protocol.message_id import encode_message_id
 if TYPE_CHECKING:
     import asyncio
 
+    from cometmq.broker.store.plain_run import PlainRun
+
 log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,8 @@ class Ticket(msgspec.Struct):
     #: Told instead of `done`: of all tickets that a turn settles, together. `context` is whatever it needs to know.
     sink: Callable[[list["Ticket"]], None] | None = None
     context: Any = None
+    #: In place of a message: many of them. See `plain_run`.
+    run: "PlainRun | None" = None
     #: Of a plain message: the slot of its queue and what its properties say. See `gather`.
     slot: Any = None
     facts: tuple[int, bytes | None, bytes | None] | None = None

@@ -5,13 +5,14 @@ saves dispatch two walks over the requests. Records that are not plain have requ
 its ReputMessageService reads every record again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import repeat
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, overload
 
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
+from cometmq.broker.store.plain_run import PlainRun
 from cometmq.broker.store.unit_log import POINTER
 
 #: Units that are packed with one call.
@@ -34,13 +35,21 @@ class Run(NamedTuple):
         return int(physical_offset + size)
 
 
-class Turn(list[DispatchRequest]):
-    """Requests in the order of the log, all of one store time."""
+class Turn(Sequence[DispatchRequest]):
+    """Requests in the order of the log, all of one store time.
 
-    __slots__ = ("key_names", "key_offsets", "key_topics", "plain", "runs")
+    Those of runs are made only when somebody wants to see each: queues and index have what they need in columns.
+    """
 
-    def __init__(self) -> None:
-        super().__init__()
+    __slots__ = ("_whole", "first_offset", "key_names", "key_offsets", "key_topics", "parts", "plain", "runs", "time")
+
+    def __init__(self, first_offset: int, time: int) -> None:
+        #: Requests, and runs in place of theirs.
+        self.parts: list[DispatchRequest | PlainRun] = []
+        self._whole: list[DispatchRequest] | None = None
+        #: The physical offset of the first record, and the store time of all.
+        self.first_offset = first_offset
+        self.time = time
         #: Whether `runs` and keys hold all of it; if not they are of no use.
         self.plain = True
         self.runs: list[Run] = []
@@ -48,6 +57,32 @@ class Turn(list[DispatchRequest]):
         self.key_names: list[bytes] = []
         self.key_topics: list[str] = []
         self.key_offsets: list[int] = []
+
+    def __len__(self) -> int:
+        return sum([len(part) if part.__class__ is PlainRun else 1 for part in self.parts])
+
+    @overload
+    def __getitem__(self, index: int) -> DispatchRequest: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[DispatchRequest]: ...
+
+    def __getitem__(self, index: int | slice) -> DispatchRequest | list[DispatchRequest]:
+        return self._requests()[index]
+
+    def __iter__(self) -> Iterator[DispatchRequest]:
+        return iter(self._requests())
+
+    def _requests(self) -> list[DispatchRequest]:
+        if self._whole is None:
+            whole: list[DispatchRequest] = []
+            for part in self.parts:
+                if isinstance(part, PlainRun):
+                    whole += part.requests()
+                else:
+                    whole.append(part)
+            self._whole = whole
+        return self._whole
 
     def add_keys(self, topic: str, physical_offset: int, unique: bytes | None, keys: bytes) -> None:
         """The keys of a message that has more than a unique one."""
@@ -74,7 +109,7 @@ class Turn(list[DispatchRequest]):
         """The messages of a client batch. `run` takes their units; `facts` are tags codes, keys and unique keys."""
         codes, keys, uniques = facts
         count = len(offsets)
-        self += map(
+        self.parts += map(
             DispatchRequest,
             repeat(topic),
             repeat(queue_id),

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from cometmq.broker.held_pulls import BUCKET, LONGEST, RECHECK, WAKES_A_TURN, HeldPull, HeldPulls
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.reading import MessageFilter, TagFilter
 from cometmq.broker.store.runner import ManualRunner
 from cometmq.protocol.hashing import tags_code

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from cometmq.broker.store.dispatch import ATTEMPTS, DispatchRequest, TellArrivals
+from cometmq.broker.store.dispatch import ATTEMPTS, TellArrivals
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.errors import StoreError
 from cometmq.broker.store.message import PutStatus
 from cometmq.broker.store.store import Store

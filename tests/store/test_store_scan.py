@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.broker.store.batch_records import Exploded, PropertiesTooLong, explode_batch
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.message import index_properties, merge_wrapper, wrapper_pairs
 from cometmq.broker.store.scan import Scanner, Stop, Verify, store_time_at
 from cometmq.broker.store.text_shape import TextShape

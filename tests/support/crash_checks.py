@@ -6,7 +6,7 @@ Log, queues and index agree; every message is one that was put, whole and once; 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from cometmq.broker.store.dispatch import DispatchRequest
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.index_file import IndexFile
 from cometmq.broker.store.index_keys import key_hash
 from cometmq.broker.store.power_loss import Operation

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from cometmq.broker.store.config_files import ConfigFiles
-from cometmq.broker.store.dispatch import DispatchRequest, TellArrivals
+from cometmq.broker.store.dispatch import TellArrivals
+from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.fake_disk import FakeDisk
 from cometmq.broker.store.message import Message, PutStatus
 from cometmq.broker.store.power_loss import ROOT, Image, Medium, Operation

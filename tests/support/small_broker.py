@@ -82,7 +82,9 @@ class SmallBroker:
         self.store.open()
         self.store.start()
         rows = [row for module in self._modules for row in module(state)]
-        self.server = Server(handler_table(rows), ServerOptions(host="127.0.0.1"))
+        table = handler_table(rows)
+        table.lane = state.send_lane
+        self.server = Server(table, ServerOptions(host="127.0.0.1"))
         await self.server.start()
         self._peers: list[RawPeer] = []
         return self
