@@ -4,7 +4,8 @@ It mirrors RocketMQ's NettyDecoder. The hot path (split, decode, dispatch) makes
 is in bench/remoting.py. Memory stays bounded:
 
 - Only the beginning of a frame that has not come whole is kept. It grows by what really arrives, not by what the
-  length word promises.
+  length word promises; but for a large answer, which we have asked for, the room is made once, because growing costs
+  ten times as much as the bytes themselves.
 - A prefix that no frame can have ends the connection before anything is kept for it.
 - When the peer does not read its answers, the frames that were read already wait here until it does.
 """
@@ -38,7 +39,7 @@ _JSON = SerializeType.JSON
 class FrameReader:
     """Frames out of bytes. The mutable state: what is kept of the stream, and whether it is over."""
 
-    __slots__ = ("_connection", "_dispatcher", "_need", "_partial", "_roster", "is_over")
+    __slots__ = ("_answer", "_connection", "_dispatcher", "_filled", "_need", "_partial", "_roster", "is_over")
 
     def __init__(self, connection: "Connection", roster: Roster, dispatcher: "Dispatcher") -> None:
         self._connection = connection
@@ -47,18 +48,26 @@ class FrameReader:
         self._partial: bytearray | None = None
         #: With so many bytes it is worth looking at `_partial` again.
         self._need = 0
+        #: In place of `_partial`: a large answer that has come in part, in a buffer of its size, and how much of it.
+        self._answer: bytearray | None = None
+        self._filled = 0
         #: Whatever comes now is not looked at.
         self.is_over = False
 
     @property
     def kept(self) -> int:
         """Bytes kept because a frame is incomplete, or because the peer does not read."""
-        return len(self._partial) if self._partial is not None else 0
+        return len(self._partial) if self._partial is not None else self._filled
 
     def take(self, data: memoryview, now: float) -> None:
         """Serves the frames that are complete with these bytes and keeps the rest."""
         partial = self._partial
-        if partial is not None:
+        if self._answer is not None:
+            used = self._fill(self._answer, data, now)
+            if used == len(data):
+                return
+            data = data[used:]
+        elif partial is not None:
             partial += data
             self._roster.partial_grew(len(data))
             if self.is_over or len(partial) < self._need:
@@ -67,10 +76,27 @@ class FrameReader:
             data = memoryview(partial)
         used = self._split(data, now)
         if used < len(data) and not self.is_over:
+            if not self._connection.is_accepted and self._need > _COPIED_ANSWERS:
+                self._answer = bytearray(self._need)
+                self._roster.partials[self._connection] = now
+                self._fill(self._answer, data[used:], now)
+                return
             self._partial = bytearray(data[used:])
             # Frames that wait for the peer to read are complete: they cannot be late.
             self._roster.partials[self._connection] = float("inf") if self._need == _HELD else now
             self._roster.partial_grew(len(self._partial))
+
+    def _fill(self, answer: bytearray, data: memoryview, now: float) -> int:
+        """Takes what belongs to the answer that is under way, and serves it when it is whole; the bytes used."""
+        filled = self._filled
+        used = min(len(answer) - filled, len(data))
+        answer[filled : filled + used] = data[:used]
+        self._filled = filled + used
+        self._roster.partial_grew(used)
+        if self._filled == len(answer) and not self.is_over:
+            self._forget()
+            self._split(memoryview(answer), now)
+        return used
 
     def read_on(self, now: float) -> None:
         """The peer reads again: serves what was held back."""
@@ -179,7 +205,8 @@ class FrameReader:
         return FrameError(f"unknown serialize type {word >> 24}")
 
     def _forget(self) -> None:
-        if self._partial is not None:
+        if self._partial is not None or self._answer is not None:
             self._roster.partials.pop(self._connection, None)
-            self._roster.partial_bytes -= len(self._partial)
-            self._partial = None
+            self._roster.partial_bytes -= self.kept
+            self._partial = self._answer = None
+            self._filled = 0

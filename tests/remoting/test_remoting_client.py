@@ -152,6 +152,38 @@ async def test_concurrent_callers_share_one_connect() -> None:
 
 
 @each_loop
+async def test_large_answers_between_small_ones_come_whole() -> None:
+    def sized(received: Request[Any]) -> Response:
+        number = int(bytes(received.body))
+        return Response(body=bytes([number % 251]) * number)
+
+    sizes = [3, 700_000, 5, 131_072, 131_100, 2_000_003, 0, 262_144, 1, 400_000, 400_001]
+    async with server(sized) as target, RemotingClient() as client:
+        address = address_of(target)
+        for _ in range(3):
+            answers = await asyncio.gather(*(client.request(address, ROUTE, body=b"%d" % size) for size in sizes))
+            assert [len(answer.body) for answer in answers] == sizes
+            assert all(answer.body == bytes([size % 251]) * size for answer, size in zip(answers, sizes, strict=True))
+        assert client.connections[address].reader.kept == 0
+
+
+@one_loop
+async def test_the_beginning_of_a_large_answer_counts_as_kept_until_the_connection_ends() -> None:
+    async with HandServer() as by_hand, RemotingClient() as client:
+        task = asyncio.create_task(client.request(by_hand.address, ROUTE, timeout=5))
+        peer = await by_hand.peer()
+        asked = await peer.frame()
+        frame = response(asked.opaque, body=bytes(1_000_000))
+        await peer.send(frame[:400_000])
+        connection = client.connections[by_hand.address]
+        await until(lambda: connection.reader.kept == 400_000)
+        await peer.close()
+        with pytest.raises(ConnectionLost, match="in the middle of a frame, after 400000 bytes"):
+            await task
+        assert connection.reader.kept == 0
+
+
+@each_loop
 async def test_a_cancelled_caller_does_not_end_the_connect_of_others() -> None:
     async with server() as target, RemotingClient() as client:
         tasks = [asyncio.create_task(client.request(address_of(target), ROUTE, body=b"x")) for _ in range(3)]
