@@ -108,7 +108,7 @@ def check_property(name: object, value: object) -> None:
         raise InvalidMessage(f"property {name!r} holds one of the separators 0x01 and 0x02")
 
 
-class SendReceipt(msgspec.Struct, frozen=True):
+class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     """What the broker said about a message that it stored."""
 
     status: SendStatus

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, tzinfo
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from struct import Struct
+from itertools import islice
+from struct import Struct, pack
 from typing import Final
 
 import msgspec
@@ -179,12 +180,27 @@ class UniqueKeyGenerator:
         """A new key of this moment, in epoch milliseconds."""
         last, text = self._last
         if now != last:
-            start, end = self._month
-            if not start <= now < end:
-                self._month = start, end = self._month_of(now)
-            text = f"{self._prefix}{now - start:08X}"
-            self._last = (now, text)
+            text = self._start_at(now)
         return f"{text}{next(self._counter) & 0xFFFF:04X}"
+
+    def many(self, now: int, count: int) -> list[str]:
+        """New keys of this moment. Budget: 0.1 us a key."""
+        text = self._start_at(now)
+        # One pass in C, which no other thread interrupts: the numbers follow each other but for the overflow.
+        numbers = list(islice(self._counter, count))
+        if not numbers or (first := numbers[0] & 0xFFFF) + count > 0x10000:
+            return [f"{text}{number & 0xFFFF:04X}" for number in numbers]
+        digits = pack(f">{count}H", *range(first, first + count)).hex().upper()
+        return [text + digits[at : at + 4] for at in range(0, 4 * count, 4)]
+
+    def _start_at(self, now: int) -> str:
+        """What all keys of a moment begin with."""
+        start, end = self._month
+        if not start <= now < end:
+            self._month = start, end = self._month_of(now)
+        text = f"{self._prefix}{now - start:08X}"
+        self._last = (now, text)
+        return text
 
     def _month_of(self, millis: int) -> tuple[int, int]:
         moment = datetime.fromtimestamp(millis / 1000, self._zone)

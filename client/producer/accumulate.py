@@ -6,7 +6,7 @@ failure fails them all. RocketMQ's ProduceAccumulator (autoBatch).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -46,16 +46,30 @@ class Accumulate(msgspec.Struct, frozen=True):
 Together: TypeAlias = tuple[str, MessageQueue | None, bool, str | None]
 
 
-class _Batch:
-    __slots__ = ("futures", "keys", "pieces", "route", "size", "timer")
+class Batch:
+    """Messages that wait for each other. Those without any options are bodies until it goes out, others are packed."""
 
-    def __init__(self, route: TopicRoute) -> None:
+    __slots__ = ("bodies", "futures", "keys", "pieces", "place", "route", "size", "timer", "together")
+
+    def __init__(self, together: Together, route: TopicRoute, place: "PlainPlace | None" = None) -> None:
+        self.together = together
         self.route = route
+        #: Where others find it to fill it; None: in the table by what its messages have in common.
+        self.place = place
+        self.bodies: list[bytes] = []
         self.pieces: list[bytes] = []
         self.keys: list[str] = []
         self.futures: list[asyncio.Future[SendReceipt]] = []
         self.size = 0
         self.timer: asyncio.TimerHandle | None = None
+
+
+class PlainPlace(Protocol):
+    """The way to a topic, where the batch of its plain messages is at hand."""
+
+    topic: str
+    route: TopicRoute
+    filling: Batch | None
 
 
 #: Sends a batch to a queue, or to any.
@@ -66,28 +80,53 @@ class Accumulator:
     """The batches of one producer that are being filled or sent."""
 
     def __init__(self, options: Accumulate, packer: Packer, send: SendBatch) -> None:
-        self._options = options
+        self._max_bytes = options.max_bytes
+        #: Bodies up to this size need no look.
+        self._small = min(options.max_bytes, packer.max_message_size)
+        self._max_delay = options.max_delay
         self._packer = packer
+        self._plain_overhead = packer.plain_overhead
         self._send = send
         self._loop = asyncio.get_running_loop()
-        self._filling: dict[Together, _Batch] = {}
+        self._filling: dict[Together, Batch] = {}
+        #: All that are being filled: those of the table, and those of plain messages.
+        self._open: set[Batch] = set()
         self._sending: set[asyncio.Task[None]] = set()
-        #: Bytes that wait or are on the way.
+        #: Bytes that wait or are on the way; from the limit on, messages go out one by one.
         self.held = 0
+        self.limit = options.total_bytes
 
     @property
     def is_full(self) -> bool:
         """Nothing more is held: messages go out one by one."""
-        return self.held >= self._options.total_bytes
+        return self.held >= self.limit
+
+    def add_plain(self, place: PlainPlace, body: bytes) -> asyncio.Future[SendReceipt]:
+        """Take in a message without any options; await the future for its receipt. Hot: everything that can be done
+        for all messages of a batch together is done when it goes out."""
+        size = len(body)
+        if not 0 < size <= self._small:
+            self._packer.check_size(body)
+        batch = place.filling
+        if batch is None:
+            batch = place.filling = self._opened(Batch((place.topic, None, True, None), place.route, place))
+        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        batch.bodies.append(body)
+        batch.futures.append(future)
+        size += self._plain_overhead
+        self.held += size
+        batch.size += size
+        if batch.size > self._max_bytes:
+            self._close_batch(batch)
+        return future
 
     def add(
         self, together: Together, route: TopicRoute, body: bytes, item: tuple[str, int, bytes, bytes]
     ) -> asyncio.Future[SendReceipt]:
-        """Take in a message, of which `item` is the rest; await the future for its receipt. Hot."""
+        """Take in any message, of which `item` is the rest; await the future for its receipt. Hot."""
         batch = self._filling.get(together)
         if batch is None:
-            batch = self._filling[together] = _Batch(route)
-            batch.timer = self._loop.call_later(self._options.max_delay, self._close_batch, together)
+            batch = self._filling[together] = self._opened(Batch(together, route))
         future: asyncio.Future[SendReceipt] = self._loop.create_future()
         key, size, head, tail = item
         batch.pieces += (head, body, tail)
@@ -95,23 +134,33 @@ class Accumulator:
         batch.futures.append(future)
         self.held += size
         batch.size += size
-        if batch.size > self._options.max_bytes:
-            self._close_batch(together)
+        if batch.size > self._max_bytes:
+            self._close_batch(batch)
         return future
 
-    def _close_batch(self, together: Together) -> None:
-        batch = self._filling.pop(together, None)
-        if batch is None:
+    def _opened(self, batch: Batch) -> Batch:
+        batch.timer = self._loop.call_later(self._max_delay, self._close_batch, batch)
+        self._open.add(batch)
+        return batch
+
+    def _close_batch(self, batch: Batch) -> None:
+        if batch not in self._open:
             return
+        self._open.remove(batch)
+        if batch.place is not None:
+            batch.place.filling = None
+        else:
+            del self._filling[batch.together]
         if batch.timer is not None:
             batch.timer.cancel()
-        task = self._loop.create_task(self._send_batch(together, batch), name=f"batch for {together[0]}")
+        task = self._loop.create_task(self._send_batch(batch), name=f"batch for {batch.together[0]}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send_batch(self, together: Together, batch: _Batch) -> None:
-        topic, queue, wait_store_ok, _ = together
-        outgoing = self._packer.batch(topic, batch.pieces, batch.keys, wait_store_ok=wait_store_ok)
+    async def _send_batch(self, batch: Batch) -> None:
+        topic, queue, wait_store_ok, _ = batch.together
+        pieces, keys = (batch.pieces, batch.keys) if batch.place is None else self._packer.plain_items(batch.bodies)
+        outgoing = self._packer.batch(topic, pieces, keys, wait_store_ok=wait_store_ok)
         try:
             receipt = await self._send(outgoing, batch.route, queue)
         except asyncio.CancelledError:
@@ -123,7 +172,7 @@ class Accumulator:
                 if not future.done():
                     future.set_exception(own_copy(error))
         else:
-            for future, own in zip(batch.futures, receipts_of(receipt, batch.keys), strict=True):
+            for future, own in zip(batch.futures, receipts_of(receipt, keys), strict=True):
                 if not future.done():
                     future.set_result(own)
         finally:
@@ -131,7 +180,7 @@ class Accumulator:
 
     async def close(self) -> None:
         """Send what waits, and wait until everything has ended."""
-        for together in list(self._filling):
-            self._close_batch(together)
+        for batch in list(self._open):
+            self._close_batch(batch)
         if self._sending:
             await asyncio.wait(self._sending)

@@ -6,7 +6,7 @@ DefaultMQProducerImpl.sendKernelImpl, the part before the request.
 
 from collections.abc import Iterable, Mapping, Sequence
 from struct import Struct
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -30,6 +30,9 @@ SEND_REPLY: Final = int(RequestCode.SEND_REPLY_MESSAGE_V2)
 _ITEM_HEAD: Final = Struct(">iiiii")
 _ITEM_PROPERTIES: Final = Struct(">h")
 _ITEM_OVERHEAD: Final = item_size(0, 0)
+#: The property text of a message without any options, around its unique key.
+_PLAIN_START: Final = "UNIQ_KEY\x01"
+_PLAIN_END: Final = "\x02WAIT\x01true\x02"
 
 
 class Compression(msgspec.Struct, frozen=True):
@@ -91,10 +94,18 @@ class Packer:
         instance_id: str = "",
     ) -> None:
         self._new_unique_key = new_unique_key.at
+        self._new_unique_keys = new_unique_key.many
+        #: What comes after the body of a plain item: always as long, because unique keys are.
+        key_length = len(new_unique_key())
+        after = len(f"{_PLAIN_START}{_PLAIN_END}") + key_length
+        self._plain_start = _ITEM_PROPERTIES.pack(after).decode("ascii") + _PLAIN_START
+        self._plain_length = _ITEM_PROPERTIES.size + after
+        #: What a plain item takes beside its body.
+        self.plain_overhead = _ITEM_OVERHEAD + after
         self._compression = compression
         #: Bodies from this size on need a look: they are compressed, or too large.
         self._plain_below = min(compression.threshold if compression else max_message_size + 1, max_message_size + 1)
-        self._max_message_size = max_message_size
+        self.max_message_size = max_message_size
         self._instance = f"{props.INSTANCE_ID}\x01{instance_id}\x02" if instance_id else ""
 
     def text(
@@ -165,12 +176,17 @@ class Packer:
             return body, 0
         return compression.compress(body, how.kind, how.level), sysflag.with_compression(0, how.kind)
 
+    def check_sizes(self, bodies: Iterable[bytes]) -> None:
+        for body in bodies:
+            if not 0 < len(body) <= self.max_message_size:
+                self.check_size(body)
+
     def check_size(self, body: bytes) -> None:
         if not body:
             raise InvalidMessage("the body is empty")
-        if len(body) > self._max_message_size:
+        if len(body) > self.max_message_size:
             raise InvalidMessage(
-                f"the body takes {len(body)} bytes, at most {self._max_message_size} are allowed (max_message_size)"
+                f"the body takes {len(body)} bytes, at most {self.max_message_size} are allowed (max_message_size)"
             )
 
     def item(
@@ -189,16 +205,33 @@ class Packer:
         Never compressed. Hot.
         """
         length = len(body)
-        if not 0 < length <= self._max_message_size:
+        if not 0 < length <= self.max_message_size:
             self.check_size(body)
-        if not (tag or keys or properties or extra or self._instance) and wait_store_ok:
-            key = self._new_unique_key(wall_millis())
-            raw = f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode()
-        else:
-            key, text = self.text(tag, keys, properties, extra, wait_store_ok=wait_store_ok)
-            raw = props.encode_text(text)
+        key, text = self.text(tag, keys, properties, extra, wait_store_ok=wait_store_ok)
+        raw = props.encode_text(text)
         size = _ITEM_OVERHEAD + length + len(raw)
         return key, size, _ITEM_HEAD.pack(size, 0, 0, flag, length), _ITEM_PROPERTIES.pack(len(raw)) + raw
+
+    @property
+    def has_plain_items(self) -> bool:
+        """Whether messages without any options are all alike but for body and unique key."""
+        return not self._instance
+
+    def plain_items(self, bodies: Sequence[bytes]) -> tuple[list[bytes], list[str]]:
+        """Messages without any options as items of a batch: their pieces and unique keys. Their sizes were checked.
+
+        Budget: 0.4 us a message. The texts are made as one and cut, and the pieces are laid out by slices.
+        """
+        keys = self._new_unique_keys(wall_millis(), len(bodies))
+        start, width = self._plain_start, self._plain_length
+        texts = f"{start}{f'{_PLAIN_END}{start}'.join(keys)}{_PLAIN_END}".encode()
+        pieces = [b""] * (3 * len(bodies))
+        lengths = list(map(len, bodies))
+        heads = {each: _ITEM_HEAD.pack(self.plain_overhead + each, 0, 0, 0, each) for each in set(lengths)}
+        pieces[0::3] = [heads[length] for length in lengths]
+        pieces[1::3] = bodies
+        pieces[2::3] = [texts[at : at + width] for at in range(0, len(texts), width)]
+        return pieces, keys
 
     def message_item(self, message: Message) -> tuple[str, int, bytes, bytes]:
         """`item` for a `Message`."""
@@ -250,6 +283,12 @@ def check_batch(members: Sequence[bytes | Message]) -> bool:
 
 def chunks(packer: Packer, members: Sequence[bytes | Message], limit: int) -> Iterable[tuple[list[bytes], list[str]]]:
     """The batches to send: pieces of their items, and the unique keys of their messages. Hot."""
+    if packer.has_plain_items and set(map(type, members)) == {bytes}:
+        bodies = cast(Sequence[bytes], members)
+        if sum(map(len, bodies)) + len(bodies) * packer.plain_overhead <= limit:
+            packer.check_sizes(bodies)
+            yield packer.plain_items(bodies)
+            return
     pieces: list[bytes] = []
     keys: list[str] = []
     total = 0

@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from cometmq.client.errors import InvalidMessage
+from cometmq.client.producer.accumulate import Batch
 from cometmq.client.producer.outgoing import SEND, SEND_BATCH, Outgoing
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import TopicRoute
@@ -63,7 +64,7 @@ class QueuePath:
 class TopicPath:
     """The ways to the queues of a topic, in turns. Valid as long as its route is."""
 
-    __slots__ = ("_turns", "by_queue", "paths", "route", "topic")
+    __slots__ = ("_turns", "by_queue", "filling", "paths", "route", "topic")
 
     def __init__(self, topic: str, route: TopicRoute, paths: list[QueuePath], turns: dict[str, int]) -> None:
         """`turns` are the counters of the round robin, by topic: those of `QueueChoice`."""
@@ -72,6 +73,8 @@ class TopicPath:
         self.paths = paths
         #: By the queues of the route.
         self.by_queue = dict(zip(route.publish, paths, strict=True))
+        #: With accumulation: the batch that the next plain message joins.
+        self.filling: Batch | None = None
         self._turns = turns
         turns.setdefault(topic, random.randrange(1 << 16))
 

@@ -125,6 +125,7 @@ class Producer:
         self._max_message_size = max_message_size
         self._accumulate = Accumulate.of(accumulate)
         self._accumulator: Accumulator | None = None
+        self._takes_plain = self._packer.has_plain_items
         pressure = BackPressure.of(back_pressure)
         self._pressure = None if pressure is None else Pressure(pressure)
         self._given_hooks = list(hooks)
@@ -230,9 +231,12 @@ class Producer:
             path = self._paths.get(topic)
             if path is not None and not self._order.lines:
                 # The short way. Written out here, because every call counts: see `paths`.
-                if self._accumulator is not None and timeout is None and not self._accumulator.is_full:
+                accumulator = self._accumulator
+                if accumulator is not None and timeout is None and accumulator.held < accumulator.limit:
+                    if self._takes_plain and not (tag or keys or properties or flag):
+                        return await accumulator.add_plain(path, body)
                     item = self._packer.item(body, tag, keys, properties, flag)
-                    return await self._accumulator.add((path.topic, None, True, tag), path.route, body, item)
+                    return await accumulator.add((path.topic, None, True, tag), path.route, body, item)
                 outgoing = self._packer.pack(path.topic, body, tag, keys, properties, flag)
                 budget = self._send_timeout if timeout is None else timeout
                 began = self._loop.time()

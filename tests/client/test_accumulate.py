@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from cometmq.client import Client, Message, connect
-from cometmq.client.errors import SendFailed
+from cometmq.client import Client, Message, SendReceipt, connect
+from cometmq.client.errors import InvalidMessage, SendFailed
 from cometmq.client.hooks import SendContext, SendHook
 from cometmq.client.producer.accumulate import Accumulate
-from cometmq.protocol.message_id import decode_message_id
+from cometmq.client.producer.outgoing import Packer
+from cometmq.protocol.batch import decode_batch
+from cometmq.protocol.message_id import UniqueKeyGenerator, decode_message_id
 from cometmq.protocol.record import Record, decode_record
 from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.testing import EmbeddedBroker
@@ -62,6 +64,32 @@ async def test_the_short_way_accumulates_too(mq: Client, broker: AnyBroker, name
     assert max(Counter(receipt.queue for receipt in receipts).values()) == 100, "one batch, one queue"
     assert [receipt.queue_offset - receipts[0].queue_offset for receipt in receipts] == list(range(100))
     assert (await stored(mq, broker, receipts[42].offset_message_id)).body == b"42"
+
+
+@pytest.mark.parametrize("address", ["192.0.2.2", "2001:db8::1"])
+def test_plain_items_are_those_of_the_general_way(address: str) -> None:
+    made = [Packer(UniqueKeyGenerator(address, 1, 2), compression=None, max_message_size=1000) for _ in range(2)]
+    bodies = [b"a", b"bb" * 100, b"a", b"\x00\xff"]
+    pieces, keys = made[0].plain_items(bodies)
+    items = decode_batch(b"".join(pieces))
+    assert [(item.flag, item.body) for item in items] == [(0, body) for body in bodies]
+    assert [item.properties for item in items] == [f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode() for key in keys]
+    for body, item in zip(bodies, items, strict=True):
+        _, size, head, tail = made[1].item(body)
+        assert size == len(body) + made[0].plain_overhead == len(head + body + tail)
+        assert len(decode_batch(head + body + tail)[0].properties) == len(item.properties)
+
+
+async def test_a_body_that_is_too_large_or_empty_is_refused_and_the_others_go(mq: Client, name: Name) -> None:
+    async with mq.producer(name("PG"), accumulate=True, max_message_size=100) as producer:
+        await producer.send(name("T"), b"opens the short way")
+        results = await asyncio.gather(
+            producer.send(name("T"), b"x" * 100),
+            producer.send(name("T"), b"x" * 101),
+            producer.send(name("T"), b""),
+            return_exceptions=True,
+        )
+    assert [type(result) for result in results] == [SendReceipt, InvalidMessage, InvalidMessage]
 
 
 async def test_a_batch_is_closed_by_its_size(mq: Client, name: Name) -> None:

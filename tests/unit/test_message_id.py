@@ -146,12 +146,21 @@ class TestUniqueKey:
         sent = key.sent_at(datetime.now())  # naive: the local zone is meant
         assert before <= millis(sent) <= wall_millis()
 
+    def test_many_at_once_are_as_one_by_one(self) -> None:
+        """Also over the end of the counter's 16 bits."""
+        one, many = (UniqueKeyGenerator("192.0.2.2", 1, 7, clock=lambda: 0, zone=UTC) for _ in range(2))
+        for count in (0, 1, 2, 65_000, 1_000, 30):
+            assert many.many(5_000, count) == [one.at(5_000) for _ in range(count)]
+        assert many.at(5_001) == one.at(5_001)
+
     def test_threads_share_a_generator(self) -> None:
         keys = UniqueKeyGenerator("192.0.2.2", 1, 0, clock=lambda: 0, zone=UTC)
         made: list[str] = []
 
         def make() -> None:
-            made.extend([keys() for _ in range(5_000)])
+            for _ in range(50):
+                made.extend(keys.many(0, 50))
+                made.extend([keys() for _ in range(50)])
 
         threads = [threading.Thread(target=make) for _ in range(4)]
         for thread in threads:
