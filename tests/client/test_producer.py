@@ -24,6 +24,7 @@ from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.protocol.sysflag import CompressionType
 from cometmq.testing import EmbeddedBroker
 from support.cluster import AnyBroker
+from support.standalone import make_topic
 
 Name = Callable[[str], str]
 
@@ -53,6 +54,7 @@ async def test_a_message_is_where_its_receipt_says(mq: Client, broker: AnyBroker
 
 
 async def test_round_robin_over_all_queues(mq: Client, name: Name) -> None:
+    await make_topic(mq, name("T"), 4)
     async with mq.producer(name("PG")) as producer:
         queues = {(await producer.send(name("T"), b"x")).queue for _ in range(8)}
         assert queues == set(await producer.queues(name("T")))
