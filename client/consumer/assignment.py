@@ -105,12 +105,13 @@ class Assignment:
         )
 
     def _has_room(self) -> bool:
-        options, window = self._consumer.options, self.window
+        consumer, window = self._consumer, self.window
+        count, size = consumer.limits_of(self.queue.topic)
         return (
-            len(window) <= options.max_cached
-            and window.size <= options.max_cached_bytes
-            and (self.is_ordered or window.span <= options.max_span)
-            and not self._consumer.is_suspended
+            len(window) <= count
+            and window.size <= size
+            and (self.is_ordered or window.span <= consumer.options.max_span)
+            and not consumer.is_suspended
         )
 
     def _found(self, records: list[Record]) -> None:

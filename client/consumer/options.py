@@ -32,8 +32,10 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_cached: int = 1000
     max_cached_bytes: int = 100 * 1024 * 1024
     max_span: int = 2000
-    #: Unsettled messages of a topic, over all its queues here; None: no such limit (pullThresholdForTopic).
+    #: The same of a topic, which its queues here share in equal parts; None: no such limit (pullThresholdForTopic,
+    #: pullThresholdSizeForTopic).
     max_cached_of_topic: int | None = None
+    max_cached_bytes_of_topic: int | None = None
     pull_batch_size: int = 32
     pull_batch_bytes: int = 256 * 1024
     #: Pause after a pull that found something (pullInterval).
@@ -49,6 +51,15 @@ class PushOptions(msgspec.Struct, frozen=True, kw_only=True):
     rebalance_soon: float = 1.0
     #: How long a close waits for handlers that run.
     close_timeout: float = 30.0
+
+    def limits(self, queues: int) -> tuple[int, int]:
+        """The most messages and bytes of one queue of a topic that has so many queues here."""
+        count, size = self.max_cached, self.max_cached_bytes
+        if self.max_cached_of_topic is not None:
+            count = max(1, self.max_cached_of_topic // max(queues, 1))
+        if self.max_cached_bytes_of_topic is not None:
+            size = max(1, self.max_cached_bytes_of_topic // max(queues, 1))
+        return count, size
 
     @property
     def retries(self) -> int:

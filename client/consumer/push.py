@@ -115,6 +115,8 @@ class PushConsumer(GroupMember):
         self.started_at = 0
         self._state = "new"
         self._unsettled = Unsettled(self.concurrency)
+        #: By topic; forgotten when its queues here become more or fewer.
+        self._limits: dict[str, tuple[int, int]] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._rebalancing: asyncio.Task[Any] | None = None
 
@@ -232,6 +234,13 @@ class PushConsumer(GroupMember):
     def level_of(self, topic: str) -> int:
         return self._levels.get(topic, len(self._levels) - 1 if self._levels else 0)
 
+    def limits_of(self, topic: str) -> tuple[int, int]:
+        """The most messages and bytes that a queue of a topic may hold here."""
+        known = self._limits.get(topic)
+        if known is None:
+            known = self._limits[topic] = self.options.limits(sum(queue.topic == topic for queue in self.assignments))
+        return known
+
     def heartbeat(self) -> ConsumerData:
         start = self.options.start_from
         where = (
@@ -262,6 +271,10 @@ class PushConsumer(GroupMember):
         return Assignment(self, queue, self.subscriptions[queue.topic], self.level_of(queue.topic))
 
     def assignment_changed(self, topic: str, mine: Sequence[MessageQueue]) -> None:
+        # The queues share what a topic may hold: fewer of them hold more each.
+        self._limits.pop(topic, None)
+        for assignment in self.assignments.values():
+            assignment.room.look()
         version = wall_millis()
         data = self.subscriptions.get(topic)
         if data is not None:

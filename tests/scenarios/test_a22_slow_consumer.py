@@ -83,6 +83,25 @@ async def test_a_slow_consumer_stays_within_its_limits(
             await until(lambda: slow.done == count)
 
 
+async def test_the_queues_of_a_topic_share_its_limit(broker: StandaloneProcess) -> None:
+    topic, slow = "TopicA22topic", Slow()
+    async with connect(broker.nameserver) as mq:
+        queues = await make_topic(mq, topic, 4)
+        async with mq.producer("PG", send_timeout=30) as producer:
+            for queue in queues:
+                await producer.send_batch(topic, [b"x"] * 100, queue=queue)
+        options = {"start_from": "first", "max_cached_of_topic": 80, "pull_batch_size": 10, "rebalance_interval": 0.1}
+        async with mq.push_consumer("CG_topic", {topic: "*"}, slow, **options) as consumer:
+            await until(lambda: all(queue in consumer.assignments for queue in queues))
+            mine = [consumer.assignments[queue] for queue in queues]
+            await until(lambda: all(not each._has_room() for each in mine))
+            # What a first queue took before the others came is more than its part.
+            assert sorted(len(each.window) for each in mine)[0] <= 20 + 10
+            assert sum(len(each.window) for each in mine) < 4 * 100
+            slow.go.set()
+            await until(lambda: slow.done == 400)
+
+
 async def test_one_message_that_hangs_stops_its_queue_at_a_span_of_2000(broker: StandaloneProcess) -> None:
     topic, total = "TopicA22span", 4000
     go, seen = asyncio.Event(), set[int]()
