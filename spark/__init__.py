@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cometmq.spark.local_session import session
     from cometmq.spark.repeats import without_repeats
+    from cometmq.spark.shipping import register
     from cometmq.spark.stamps import Stamp
 
 #: Name -> the module that it lives in.
 _HOMES = {
     "Stamp": "cometmq.spark.stamps",
+    "register": "cometmq.spark.shipping",
     "session": "cometmq.spark.local_session",
     "without_repeats": "cometmq.spark.repeats",
 }
 
-__all__ = ["Stamp", "session", "without_repeats"]
+__all__ = ["Stamp", "register", "session", "without_repeats"]
 
 
 def __getattr__(name: str) -> object:

