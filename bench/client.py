@@ -2,8 +2,9 @@
 
 The broker runs on one core and the client on another, all clients against the same broker in one run, in turns, so that
 a noisy neighbour hits all of them. Rates are medians over the rounds; processor time a message is the client's own and
-holds on a busy machine too. Clients that this machine cannot have (Java, Go, the C++ one in a wheel) are left out, with
-the reason.
+holds on a busy machine too. Sends of ours are also measured beside a peer that answers at once and stores nothing
+("no store"): what the client could do if its broker kept up. Clients that this machine cannot have (Java, Go, the C++
+one in a wheel) are left out, with the reason.
 
     scripts/bench client [--only send,batch,accumulate,push,iterate,import] [--rounds 3] [--count 40000] [--ours-only]
                          [--loop uvloop|asyncio] [--profile send-256]
@@ -154,6 +155,18 @@ class Ours:
     def close(self) -> None: ...
 
 
+class WithoutStore(Ours):
+    """Ours beside a peer that stores nothing: sends only."""
+
+    def __init__(self, loop: str, peer: str) -> None:
+        super().__init__(loop)
+        self.name = f"ours ({loop}), no store"
+        self._peer = peer
+
+    def run(self, section: str, nameserver: str, count: int) -> dict[str, float] | None:
+        return None if section in ("push", "iterate") else super().run(section, self._peer, count)
+
+
 class Foreign:
     """A program that takes `SECTION NAMESERVER TOPIC COUNT` a line and answers with a line of JSON."""
 
@@ -238,18 +251,25 @@ def run(options: argparse.Namespace, folder: Path) -> None:
     broker = ServerProcess(
         "broker", [*command, "-n", nameserver, "-c", str(file), "--store", str(folder / "store")], folder
     )
+    peer_port = free_port()
+    peer_command = ["taskset", "-c", str(BROKER_CORE), sys.executable, str(HERE / "storeless.py")]
+    peer = ServerProcess("storeless", [*peer_command, str(peer_port), str(QUEUES)], folder)
     clients: list[Any] = []
     try:
+        peer.start()
         broker.start()
+        wait_for("the peer without a store is up", 60, lambda: "up" in peer.stdout)
         wait_for("the broker is up", 60, lambda: "boot success" in broker.stdout)
         from load import create_topic
 
         create_topic(f"127.0.0.1:{port}", TOPIC, QUEUES)
-        clients = [Ours(loop, options.profile) for loop in options.loop.split(",")]
+        loops = options.loop.split(",")
+        clients = [Ours(loop, options.profile) for loop in loops]
+        clients += [WithoutStore(loop, f"127.0.0.1:{peer_port}") for loop in loops]
         if not options.ours_only:
             clients += foreign_clients(folder)
         fill(nameserver, options.count * 2)
-        print(f"{'section':14}{'client':>18}{'messages/s':>14}{'CPU us/message':>16}{'rate / ours':>13}", flush=True)
+        print(f"{'section':14}{'client':>26}{'messages/s':>14}{'CPU us/message':>16}{'rate / ours':>13}", flush=True)
         for section in SECTIONS:
             if section.partition("-")[0] in only or section in only:
                 measure(section, clients, nameserver, options)
@@ -257,6 +277,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
         for client in clients:
             client.close()
         broker.kill()
+        peer.kill()
 
 
 def measure(section: str, clients: list[Any], nameserver: str, options: argparse.Namespace) -> None:
@@ -273,7 +294,7 @@ def measure(section: str, clients: list[Any], nameserver: str, options: argparse
             rate = statistics.median(each["rate"] for each in figures_of)
             cpu = min(each["cpu_us"] for each in figures_of)
             first = first or rate
-            print(f"{section:14}{name:>18}{rate:14,.0f}{cpu:16.1f}{rate / first:13.2f}", flush=True)
+            print(f"{section:14}{name:>26}{rate:14,.0f}{cpu:16.1f}{rate / first:13.2f}", flush=True)
 
 
 def main() -> None:

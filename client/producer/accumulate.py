@@ -5,17 +5,21 @@ failure fails them all. RocketMQ's ProduceAccumulator (autoBatch).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol, TypeAlias
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
 from cometmq.client.errors import own_copy
 from cometmq.client.message import SendReceipt
+from cometmq.client.producer.batch import Batch, PlainPlace, Together
 from cometmq.client.producer.outgoing import Outgoing, Packer
 from cometmq.client.producer.receipts import receipts_of
+from cometmq.client.producer.short_way import FirstAttempt, ShortWay
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import TopicRoute
+from cometmq.remoting.pending import Answer
 
 
 class Accumulate(msgspec.Struct, frozen=True):
@@ -41,56 +45,41 @@ class Accumulate(msgspec.Struct, frozen=True):
         return cls() if given is True else given or None
 
 
-#: What messages of one batch have in common: topic, the queue that a key or the user chose (None: any), wait_store_ok,
-#: tag. A bare tuple, because one is made for each message.
-Together: TypeAlias = tuple[str, MessageQueue | None, bool, str | None]
+#: Runs an iterator to its end, without a turn of the interpreter for each item.
+_consume: Final = deque[None](maxlen=0).extend
 
-
-class Batch:
-    """Messages that wait for each other. Those without any options are bodies until it goes out, others are packed."""
-
-    __slots__ = ("bodies", "futures", "keys", "pieces", "place", "route", "size", "timer", "together")
-
-    def __init__(self, together: Together, route: TopicRoute, place: "PlainPlace | None" = None) -> None:
-        self.together = together
-        self.route = route
-        #: Where others find it to fill it; None: in the table by what its messages have in common.
-        self.place = place
-        self.bodies: list[bytes] = []
-        self.pieces: list[bytes] = []
-        self.keys: list[str] = []
-        self.futures: list[asyncio.Future[SendReceipt]] = []
-        self.size = 0
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class PlainPlace(Protocol):
-    """The way to a topic, where the batch of its plain messages is at hand."""
-
-    topic: str
-    route: TopicRoute
-    filling: Batch | None
-
-
+#: Writes a batch at once, if nothing stands in its way; else None.
+BeginBatch = Callable[[Outgoing], FirstAttempt | None]
 #: Sends a batch to a queue, or to any.
-SendBatch = Callable[[Outgoing, TopicRoute, MessageQueue | None], Awaitable[SendReceipt]]
+SendBatch = Callable[[Outgoing, TopicRoute, MessageQueue | None], Coroutine[Any, Any, SendReceipt]]
 
 
 class Accumulator:
-    """The batches of one producer that are being filled or sent."""
+    """The batches of one producer that are being filled or sent.
 
-    def __init__(self, options: Accumulate, packer: Packer, send: SendBatch) -> None:
+    A batch that may go to any queue is written when it is full and settled when its answer comes, by plain callbacks: a
+    task is made only for one that has to wait, or that fails.
+    """
+
+    def __init__(
+        self, options: Accumulate, packer: Packer, short: ShortWay, *, begin: BeginBatch, send: SendBatch
+    ) -> None:
         self._max_bytes = options.max_bytes
         #: Bodies up to this size need no look.
         self._small = min(options.max_bytes, packer.max_message_size)
         self._max_delay = options.max_delay
         self._packer = packer
         self._plain_overhead = packer.plain_overhead
+        self._short = short
+        self._begin = begin
         self._send = send
         self._loop = asyncio.get_running_loop()
+        self._new_future = self._loop.create_future
         self._filling: dict[Together, Batch] = {}
         #: All that are being filled: those of the table, and those of plain messages.
         self._open: set[Batch] = set()
+        #: Those whose answer is awaited, by its future, and the tasks of the others.
+        self._written: dict[asyncio.Future[Answer], tuple[Batch, FirstAttempt]] = {}
         self._sending: set[asyncio.Task[None]] = set()
         #: Bytes that wait or are on the way; from the limit on, messages go out one by one.
         self.held = 0
@@ -110,13 +99,13 @@ class Accumulator:
         batch = place.filling
         if batch is None:
             batch = place.filling = self._opened(Batch((place.topic, None, True, None), place.route, place))
-        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        future: asyncio.Future[SendReceipt] = self._new_future()
         batch.bodies.append(body)
         batch.futures.append(future)
         size += self._plain_overhead
         self.held += size
-        batch.size += size
-        if batch.size > self._max_bytes:
+        batch.size = size = batch.size + size
+        if size > self._max_bytes:
             self._close_batch(batch)
         return future
 
@@ -127,14 +116,14 @@ class Accumulator:
         batch = self._filling.get(together)
         if batch is None:
             batch = self._filling[together] = self._opened(Batch(together, route))
-        future: asyncio.Future[SendReceipt] = self._loop.create_future()
+        future: asyncio.Future[SendReceipt] = self._new_future()
         key, size, head, tail = item
         batch.pieces += (head, body, tail)
         batch.keys.append(key)
         batch.futures.append(future)
         self.held += size
-        batch.size += size
-        if batch.size > self._max_bytes:
+        batch.size = size = batch.size + size
+        if size > self._max_bytes:
             self._close_batch(batch)
         return future
 
@@ -144,6 +133,7 @@ class Accumulator:
         return batch
 
     def _close_batch(self, batch: Batch) -> None:
+        """Nothing more joins the batch, and it goes out."""
         if batch not in self._open:
             return
         self._open.remove(batch)
@@ -153,34 +143,76 @@ class Accumulator:
             del self._filling[batch.together]
         if batch.timer is not None:
             batch.timer.cancel()
-        task = self._loop.create_task(self._send_batch(batch), name=f"batch for {batch.together[0]}")
+        topic, queue, wait_store_ok, _ = batch.together
+        if batch.place is not None:
+            batch.pieces, batch.keys = self._packer.plain_items(batch.bodies)
+        outgoing = self._packer.batch(topic, batch.pieces, batch.keys, wait_store_ok=wait_store_ok)
+        first: FirstAttempt | None = None
+        if queue is None:
+            try:
+                first = self._begin(outgoing)
+            except Exception as error:
+                # It belongs to all of them, not to the one who came last.
+                self._failed(batch, error)
+                return
+        if first is None:
+            self._spawn(batch, self._send(outgoing, batch.route, queue))
+            return
+        self._written[first.future] = batch, first
+        first.future.add_done_callback(self._answered)
+
+    def _answered(self, future: asyncio.Future[Answer]) -> None:
+        batch, first = self._written.pop(future)
+        try:
+            receipt = self._short.receipt_now(first)
+        except Exception as error:
+            self._failed(batch, error)
+            return
+        if receipt is None:
+            self._spawn(batch, self._short.end(first))
+        else:
+            self._stored(batch, receipt)
+
+    def _spawn(self, batch: Batch, sending: Coroutine[Any, Any, SendReceipt]) -> None:
+        task = self._loop.create_task(self._finish(batch, sending), name=f"batch for {batch.together[0]}")
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    async def _send_batch(self, batch: Batch) -> None:
-        topic, queue, wait_store_ok, _ = batch.together
-        pieces, keys = (batch.pieces, batch.keys) if batch.place is None else self._packer.plain_items(batch.bodies)
-        outgoing = self._packer.batch(topic, pieces, keys, wait_store_ok=wait_store_ok)
+    async def _finish(self, batch: Batch, sending: Coroutine[Any, Any, SendReceipt]) -> None:
         try:
-            receipt = await self._send(outgoing, batch.route, queue)
+            receipt = await sending
         except asyncio.CancelledError:
+            self.held -= batch.size
             for future in batch.futures:
                 future.cancel()
             raise
         except Exception as error:
-            for future in batch.futures:
-                if not future.done():
-                    future.set_exception(own_copy(error))
+            self._failed(batch, error)
         else:
-            for future, own in zip(batch.futures, receipts_of(receipt, keys), strict=True):
+            self._stored(batch, receipt)
+
+    def _stored(self, batch: Batch, receipt: SendReceipt) -> None:
+        """Every sender gets its receipt. Hot."""
+        self.held -= batch.size
+        receipts = receipts_of(receipt, batch.keys)
+        try:
+            _consume(map(asyncio.Future.set_result, batch.futures, receipts))
+        except asyncio.InvalidStateError:
+            # Somebody gave up waiting: from there on, one look at each.
+            for future, own in zip(batch.futures, receipts, strict=True):
                 if not future.done():
                     future.set_result(own)
-        finally:
-            self.held -= batch.size
+
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        self.held -= batch.size
+        for future in batch.futures:
+            if not future.done():
+                future.set_exception(own_copy(error))
 
     async def close(self) -> None:
         """Send what waits, and wait until everything has ended."""
         for batch in list(self._open):
             self._close_batch(batch)
-        if self._sending:
-            await asyncio.wait(self._sending)
+        while self._written or self._sending:
+            under_way: list[asyncio.Future[Any]] = [*self._written, *self._sending]
+            await asyncio.wait(under_way)

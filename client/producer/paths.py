@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final
 
 from cometmq.client.errors import InvalidMessage
-from cometmq.client.producer.accumulate import Batch
+from cometmq.client.producer.batch import Batch
 from cometmq.client.producer.outgoing import SEND, SEND_BATCH, Outgoing
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import TopicRoute

@@ -12,15 +12,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cometmq.client.errors import (
-    Attempt,
-    BrokerError,
     Closed,
     InvalidMessage,
-    NoBroker,
     NoRoute,
 )
 from cometmq.client.hooks import Hooks
-from cometmq.client.message import Message, SendReceipt, SendStatus, check_body
+from cometmq.client.message import Message, SendReceipt, check_body
 from cometmq.client.producer.accumulate import Accumulate, Accumulator
 from cometmq.client.producer.attempts import AttemptOptions, Attempts
 from cometmq.client.producer.choice import QueueChoice
@@ -37,12 +34,13 @@ from cometmq.client.producer.outgoing import (
     check_topic,
     chunks,
 )
-from cometmq.client.producer.paths import QueuePath, TopicPath
+from cometmq.client.producer.paths import TopicPath
 from cometmq.client.producer.pressure import BackPressure, Pressure
 from cometmq.client.producer.recall import recall
 from cometmq.client.producer.receipts import receipt_of, receipts_of
 from cometmq.client.producer.request_reply import Reply, make_known, wait_for_reply
 from cometmq.client.producer.selectors import SELECTORS, Selector, java_hash
+from cometmq.client.producer.short_way import FirstAttempt, ShortWay
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import TopicRoute
 from cometmq.client.scheduler import Scheduler
@@ -51,7 +49,6 @@ from cometmq.protocol import properties as props
 from cometmq.protocol.bodies.heartbeat import ProducerData
 from cometmq.protocol.message_id import wall_millis
 from cometmq.remoting.errors import TransportError
-from cometmq.remoting.pending import Answer
 
 if TYPE_CHECKING:
     from cometmq.client.client import Client
@@ -65,8 +62,6 @@ SEND_TIMEOUT: Final = 3.0
 RETRIES: Final = 2
 #: Queues a broker gets for a topic that it makes on the first message (defaultTopicQueueNums).
 NEW_TOPIC_QUEUES: Final = 4
-
-_GO_AWAY: Final = 1500
 
 
 class Producer:
@@ -133,9 +128,8 @@ class Producer:
         self._traces: TraceDispatcher | None = None
         self._order = WriteOrder()
         self._topics: set[str] = set()
-        #: By the user's names; only for topics whose sends need nothing out of the ordinary.
+        #: The short ways that are open, by the user's names of the topics.
         self._paths: dict[str, TopicPath] = {}
-        self._wire_paths: dict[str, TopicPath] = {}
         self._is_open = False
 
     # Its life
@@ -152,11 +146,19 @@ class Producer:
             await self._traces.start()
             hooks.append(TraceSendHook(self._traces))
         self._hooks = Hooks(hooks)
+        #: Nothing wants to look at each message.
+        self._takes_short = not (
+            self._hooks.sends or self._selector or self._pressure is not None or self._client.is_signing
+        )
         self._attempts = Attempts(
             self._client, self.group, self._options, self._choice, self._latencies, self._order, self._hooks
         )
+        self._short = ShortWay(self._client, self.group, self._options, self._choice, self._latencies, self._attempts)
+        self._paths = self._short.paths
         if self._accumulate is not None:
-            self._accumulator = Accumulator(self._accumulate, self._packer, self._send_packed)
+            self._accumulator = Accumulator(
+                self._accumulate, self._packer, self._short, begin=self._begin_batch, send=self._send_packed
+            )
         self._scheduler = Scheduler()
         if self._latencies is not None:
             detector = Detector(self._client, self._latencies)
@@ -170,7 +172,7 @@ class Producer:
         if not self._is_open:
             return
         self._is_open = False
-        self._close_paths()
+        self._short.close()
         if self._accumulator is not None:
             await self._accumulator.close()
         if self._traces is not None:
@@ -182,7 +184,8 @@ class Producer:
 
     def forked(self) -> None:
         """This is another process now: nothing may go the short way, so that the next send says so."""
-        self._close_paths()
+        if self._is_open:
+            self._short.close()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -240,16 +243,16 @@ class Producer:
                 outgoing = self._packer.pack(path.topic, body, tag, keys, properties, flag)
                 budget = self._send_timeout if timeout is None else timeout
                 began = self._loop.time()
-                way, future = self._begin(path, outgoing, began, budget)
-                if future is None:
+                first = self._short.begin(path, outgoing, began, budget)
+                if first is None:
                     return await self._attempts.all(outgoing, path.route, began + budget)
                 try:
-                    answer = await future
-                except TransportError as error:
-                    return await self._go_on(path, way, outgoing, began, budget, error)
+                    answer = await first.future
+                except TransportError:
+                    return await self._short.end(first)
                 if answer.command.code == 0 and self._latencies is None:
-                    return receipt_of(answer, outgoing.unique_key, way.queue, way.address)
-                return await self._finish(path, way, outgoing, began, budget, answer)
+                    return receipt_of(answer, outgoing.unique_key, first.way.queue, first.way.address)
+                return await self._short.end(first)
         if isinstance(body, Message):
             message = body
         else:
@@ -352,101 +355,6 @@ class Producer:
         route = await self._client.routes.get(namespaces.wrap(self._client.namespace, topic))
         return [queue._replace(topic=topic) for queue in route.publish]
 
-    # The short way
-
-    def _begin(
-        self, path: TopicPath, outgoing: Outgoing, began: float, budget: float
-    ) -> tuple[QueuePath, "asyncio.Future[Answer] | None"]:
-        """A first attempt without anything between the caller and the connection; None when one would have to wait."""
-        latencies = self._latencies
-        way = path.next() if latencies is None else path.by_queue[self._choice.choose(path.route, began)]
-        connection = self._client.remoting.ready_now(way.address)
-        if connection is None or self._options.attempt_timeout is not None:
-            return way, None
-        body = outgoing.body
-        length = len(body)
-        pending = connection.pending
-        opaque, future = pending.add(outgoing.code, budget)
-        try:
-            head = way.head(opaque, outgoing, length)
-        except BaseException:
-            pending.forget(opaque)
-            raise
-        connection.output.put(head, body, length)
-        return way, future
-
-    async def _send_short(self, path: TopicPath, outgoing: Outgoing, deadline: float) -> SendReceipt:
-        """The short way for whatever was packed elsewhere: batches, and messages with options."""
-        began = self._loop.time()
-        budget = deadline - began
-        outgoing.born = wall_millis()
-        way, future = self._begin(path, outgoing, began, budget)
-        if future is None:
-            return await self._attempts.all(outgoing, path.route, deadline)
-        try:
-            answer = await future
-        except TransportError as error:
-            return await self._go_on(path, way, outgoing, began, budget, error)
-        return await self._finish(path, way, outgoing, began, budget, answer)
-
-    async def _finish(
-        self, path: TopicPath, way: QueuePath, outgoing: Outgoing, began: float, budget: float, answer: Answer
-    ) -> SendReceipt:
-        """What comes after an answer that is not simply good, or whose time counts."""
-        if answer.command.code == _GO_AWAY:
-            # The next attempt hears the same, and leaves the connection.
-            return await self._attempts.all(outgoing, path.route, began + budget)
-        try:
-            receipt = receipt_of(answer, outgoing.unique_key, way.queue, way.address)
-        except BrokerError as error:
-            return await self._go_on(path, way, outgoing, began, budget, error)
-        if self._latencies is not None:
-            now = self._loop.time()
-            self._latencies.update(way.queue.broker_name, now - began, now)
-        if receipt.status is SendStatus.SEND_OK or not self._options.retry_when_not_stored_ok:
-            return receipt
-        return await self._attempts.all(outgoing, path.route, began + budget, stored=receipt)
-
-    async def _go_on(
-        self, path: TopicPath, way: QueuePath, outgoing: Outgoing, began: float, budget: float, error: Exception
-    ) -> SendReceipt:
-        """The first attempt failed: the others follow."""
-        now = self._loop.time()
-        failed = Attempt(way.queue.broker_name, error, now - began)
-        if self._latencies is not None:
-            self._latencies.update(failed.broker_name, failed.seconds, now, isolate=True, reachable=False)
-        return await self._attempts.all(outgoing, path.route, began + budget, failed=failed)
-
-    def _open_path(self, topic: str, route: TopicRoute) -> None:
-        """From now on, ordinary sends to the topic go the short way, if this producer has nothing against it."""
-        client = self._client
-        if self._hooks.sends or self._selector or self._pressure is not None or client.is_signing or not self._is_open:
-            return
-        try:
-            paths = [
-                QueuePath(
-                    queue._replace(topic=topic),
-                    client.routes.brokers.master(queue.broker_name),
-                    self.group,
-                    route.topic,
-                    self._options.template,
-                    self._options.template_queues,
-                )
-                for queue in route.publish
-            ]
-        except NoBroker:
-            return  # an ordered topic, one of whose brokers is down
-        path = TopicPath(route.topic, route, paths, self._choice.counters)
-        self._paths[topic] = self._wire_paths[route.topic] = path
-
-    def _route_changed(self, route: TopicRoute) -> None:
-        # The address of a broker may be another one now, for other topics too.
-        self._close_paths()
-
-    def _close_paths(self) -> None:
-        self._paths.clear()
-        self._wire_paths.clear()
-
     # The usual way
 
     def _now(self) -> float:
@@ -485,9 +393,10 @@ class Producer:
         if deadline is None:
             deadline = self._loop.time() + self._send_timeout
         if queue is None and not self._order.lines and outgoing.is_ordinary:
-            path = self._wire_paths.get(outgoing.topic)
+            path = self._short.wire_paths.get(outgoing.topic)
             if path is not None:
-                return await self._send_short(path, outgoing, deadline)
+                outgoing.born = wall_millis()
+                return await self._short.send(path, outgoing, deadline)
         pressure = self._pressure
         if pressure is None:
             if queue is not None:
@@ -501,6 +410,14 @@ class Producer:
             return await self._attempts.all(outgoing, route, deadline)
         finally:
             pressure.leave(size)
+
+    def _begin_batch(self, outgoing: Outgoing) -> FirstAttempt | None:
+        """A batch on the short way; None when that is not open, or somebody waits in a line."""
+        path = self._short.wire_paths.get(outgoing.topic)
+        if path is None or self._order.lines:
+            return None
+        outgoing.born = wall_millis()
+        return self._short.begin(path, outgoing, self._loop.time(), self._send_timeout)
 
     async def _resolve(
         self, topic: str, message: Message | None, queue: MessageQueue | None
@@ -534,9 +451,13 @@ class Producer:
             self._topics.add(wire_topic)
         if not route.publish:
             raise NoRoute(f"topic {topic} has no queue that can be written: no master is up, or writing is forbidden")
-        if topic not in self._paths:
-            self._open_path(topic, route)
+        if topic not in self._paths and self._takes_short and self._is_open:
+            self._short.open(topic, route)
         return route
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        # The address of a broker may be another one now, for other topics too.
+        self._short.close()
 
 
 def _selector_of(given: Selector | str | None) -> Selector | None:

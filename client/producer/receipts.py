@@ -1,6 +1,7 @@
 """From a broker's answer to the receipt of a send."""
 
 from collections.abc import Sequence
+from itertools import count, repeat
 from typing import Final
 
 from cometmq.client.errors import BrokerError
@@ -44,14 +45,16 @@ def receipts_of(receipt: SendReceipt, keys: Sequence[str]) -> list[SendReceipt]:
     ids: Sequence[str] = receipt.offset_message_id.split(",")
     if len(ids) != len(keys):
         ids = [receipt.offset_message_id] * len(keys)
-    status, queue, first, region, trace = (
-        receipt.status,
-        receipt.queue,
-        receipt.queue_offset,
-        receipt.region_id,
-        receipt.trace_on,
+    return list(
+        map(
+            SendReceipt,
+            repeat(receipt.status),
+            keys,
+            ids,
+            repeat(receipt.queue),
+            count(receipt.queue_offset),
+            repeat(None),
+            repeat(receipt.region_id),
+            repeat(receipt.trace_on),
+        )
     )
-    return [
-        SendReceipt(status, key, offset_id, queue, number, None, region, trace)
-        for number, (key, offset_id) in enumerate(zip(keys, ids, strict=True), first)
-    ]

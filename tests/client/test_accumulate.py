@@ -17,6 +17,7 @@ from cometmq.protocol.record import Record, decode_record
 from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.testing import EmbeddedBroker
 from support.cluster import AnyBroker
+from support.fake_cluster import FakeCluster
 from support.wire import until
 
 Name = Callable[[str], str]
@@ -121,6 +122,8 @@ async def test_what_does_not_go_together(mq: Client, name: Name) -> None:
 
 async def test_keys_stay_on_their_queues(mq: Client, name: Name) -> None:
     async with mq.producer(name("PG"), accumulate=True) as producer:
+        # Once the topic is known, all of them join their batches in one turn: one for each queue.
+        await producer.send(name("T"), b"makes the topic")
         receipts = await asyncio.gather(
             *(producer.send(name("T"), b"%d" % n, sharding_key=f"user-{n % 8}") for n in range(80))
         )
@@ -148,6 +151,50 @@ async def test_a_failure_fails_all_of_a_batch_each_with_its_own_error() -> None:
             )
     assert all(isinstance(result, SendFailed) for result in results)
     assert len({id(result) for result in results}) == 10
+
+
+async def test_who_gives_up_leaves_the_others_their_own_receipts(mq: Client, broker: AnyBroker, name: Name) -> None:
+    async with mq.producer(name("PG"), accumulate=True) as producer:
+        await producer.send(name("T"), b"opens the short way")
+        sends = [asyncio.ensure_future(producer.send(name("T"), b"%d" % number)) for number in range(10)]
+        await until(lambda: producer._accumulator is not None and producer._accumulator.held)
+        sends[3].cancel()
+        results = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(each) for each in results] == [SendReceipt] * 3 + [asyncio.CancelledError] + [SendReceipt] * 6
+    receipts = [each for each in results if isinstance(each, SendReceipt)]
+    for body, receipt in zip([b"0", b"1", b"2", b"4", b"5", b"6", b"7", b"8", b"9"], receipts, strict=True):
+        assert (await stored(mq, broker, receipt.offset_message_id)).body == body
+
+
+async def test_a_batch_that_a_busy_broker_refuses_goes_to_another_one() -> None:
+    async with (
+        FakeCluster("a", "b") as cluster,
+        connect(cluster.nameserver) as mq,
+        mq.producer("PG", accumulate=True) as producer,
+    ):
+        for _ in range(4):
+            await producer.send("T", b"opens the ways to both", timeout=3)
+        cluster.script.append(2)
+        receipts = await asyncio.gather(*(producer.send("T", b"%d" % number) for number in range(5)))
+        assert producer._accumulator is not None
+        assert producer._accumulator.held == 0
+        assert len({receipt.queue.broker_name for receipt in receipts}) == 1
+        one, other = (broker.sends[-1].body for broker in cluster.brokers.values())
+        assert one == other, "the same bytes, once more"
+
+
+async def test_the_close_waits_for_batches_that_were_written() -> None:
+    async with FakeCluster("a") as cluster, connect(cluster.nameserver) as mq:
+        producer = mq.producer("PG", accumulate=Accumulate(max_bytes=200))
+        await producer.start()
+        await producer.send("T", b"opens the short way")
+        cluster["a"].delay = 0.2
+        sends = [asyncio.ensure_future(producer.send("T", bytes(150))) for _ in range(3)]
+        await until(lambda: len(cluster["a"].sends) == 4)
+        assert not any(send.done() for send in sends)
+        await producer.close()
+        assert [send.done() for send in sends] == [True] * 3
+        assert [each.status for each in await asyncio.gather(*sends)] == ["SEND_OK"] * 3
 
 
 async def test_the_close_sends_what_waits(mq: Client, name: Name) -> None:

@@ -38,7 +38,7 @@ async def producer(cluster: FakeCluster, request: pytest.FixtureRequest) -> Asyn
         if request.param == "short":
             await producer.send("T", b"warm")
             await producer.send("T", b"warm")
-            assert producer._paths
+            assert producer._short.paths
             for broker in cluster.brokers.values():
                 broker.sends.clear()
         yield producer
@@ -259,7 +259,7 @@ async def test_a_topic_that_was_deleted(cluster: FakeCluster, producer: Producer
 async def test_a_server_that_goes_away_is_asked_again_on_a_new_connection(
     cluster: FakeCluster, producer: Producer
 ) -> None:
-    scripted(cluster, 1500, 1500) if producer._paths else scripted(cluster, 1500)
+    scripted(cluster, 1500, 1500) if producer._short.paths else scripted(cluster, 1500)
     assert (await producer.send("T", b"x")).status is SendStatus.SEND_OK
 
 

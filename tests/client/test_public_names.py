@@ -36,3 +36,13 @@ def test_a_broker_loads_no_sdk() -> None:
     code = "import cometmq.broker.broker, sys; print([m for m in sys.modules if m.startswith('cometmq.client')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_client_loads_its_members_when_it_makes_them() -> None:
+    code = (
+        "import sys; from cometmq.client import connect;"
+        "print([m for m in sys.modules if m.startswith(('cometmq.client.producer', 'cometmq.client.consumer'))]);"
+        "from cometmq.client import Producer; print(Producer.__module__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split("\n")[:2] == ["[]", "cometmq.client.producer.producer"]
