@@ -103,7 +103,11 @@ def request(number: int, kind: SerializeType, body: int, batch: int) -> bytes:
     content = bytes(body)
     if batch:
         content = encode_batch(
-            BatchItem(0, content, f"UNIQ_KEY\x01{unique[:-2]}{item:02X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode())
+            BatchItem(
+                0,
+                content,
+                f"UNIQ_KEY\x01{unique[:8]}{unique[10:]}{item:02X}\x02WAIT\x01true\x02TAGS\x01TagA\x02".encode(),
+            )
             for item in range(batch)
         )
     code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2

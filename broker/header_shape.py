@@ -21,6 +21,8 @@ from cometmq.protocol.requests.send import SendMessage, SendMessageV2
 PLAIN_KEYS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz -_.:/@#"
 #: Digits that surely fit an i32 and an i64.
 _SMALL, _LARGE = 9, 18
+#: The largest i32.
+_LARGEST: Final = b"2147483647"
 
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]*")
 _OPAQUE: Final = re.compile(rb'"opaque": ?([0-9]+)[,}]')
@@ -47,6 +49,8 @@ class HeaderShape(NamedTuple):
     has_keys: bool
     #: How many bytes queue id, unique key and opaque have together.
     width: int
+    #: The smallest and the largest opaque with as many digits, as text.
+    opaques: tuple[bytes, bytes]
 
 
 def shape_of(
@@ -66,7 +70,7 @@ def shape_of(
         if found is None or _in(raw, found) != keys.encode() or _in(raw, found).translate(None, PLAIN_KEYS):
             return None
         holes.append(found)
-    if not _is_number(_in(raw, number), opaque, _SMALL) or _in(raw, key) != unique.encode():
+    if not _is_number(_in(raw, number), opaque, len(_LARGEST)) or _in(raw, key) != unique.encode():
         return None
     lengths, at = [], 0
     for hole in sorted(holes):
@@ -75,7 +79,13 @@ def shape_of(
     cut = Struct("".join(f"{length}s" for length in [*lengths, len(raw) - at]))
     pick = itemgetter(*(2 * sorted(holes).index(hole) + 1 for hole in holes))
     width = sum(hole.stop - hole.start for hole in (queue_id, key, number))
-    return HeaderShape(cut, cut.unpack(raw)[::2], pick, bool(keys), width)
+    return HeaderShape(cut, cut.unpack(raw)[::2], pick, bool(keys), width, _opaques(number.stop - number.start))
+
+
+def _opaques(digits: int) -> tuple[bytes, bytes]:
+    """Of numbers that have as many digits, text is in the order of the numbers: two comparisons say what fits."""
+    smallest = b"0" if digits == 1 else b"1" + b"0" * (digits - 1)
+    return smallest, min(b"9" * digits, _LARGEST) if digits == len(_LARGEST) else b"9" * digits
 
 
 def _number_hole(raw: bytes, name: str, value: int, digits: int) -> Hole | None:

@@ -1,8 +1,8 @@
 """Sends: SEND_MESSAGE (10), its short form (310), and batches (320).
 
-`send` is the hot path: a plain message for a topic that was checked before. Everything else, and every refusal, takes
-the careful way, check by check in RocketMQ's order. What a stored text looks like is in `stamps`, what becomes of the
-end of a put in `put_result`, when the broker is too busy in `overload`. Mirrors SendMessageProcessor.
+`send` is the hot path: a plain message or batch for a topic that was checked before. Everything else, and every
+refusal, takes the careful way, check by check in RocketMQ's order. What a stored text looks like is in `stamps`, what
+becomes of the end of a put in `put_result`, when the broker is too busy in `overload`. Mirrors SendMessageProcessor.
 """
 
 import asyncio
@@ -53,9 +53,9 @@ _NO_DELAY: Final = "-1"
 class _Target:
     """A topic that was checked, and what its plain messages need."""
 
-    __slots__ = ("config", "needles", "queues", "shapes", "sys_flag")
+    __slots__ = ("config", "needles", "queues", "shapes", "sys_flag", "takes_apart")
 
-    def __init__(self, config: TopicConfig, needles: tuple[bytes, ...]) -> None:
+    def __init__(self, config: TopicConfig, needles: tuple[bytes, ...], *, takes_apart: bool) -> None:
         self.config = config
         #: Names that none of the shapes has in it.
         self.needles = needles
@@ -63,6 +63,8 @@ class _Target:
         #: What the topic adds to the flag of its messages.
         self.sys_flag = sysflag.MULTI_TAGS if config.topic_filter_type == _MULTI_TAG else 0
         self.shapes: list[StampShape] = []
+        #: Whether batches are stored message by message.
+        self.takes_apart = takes_apart
 
 
 class _Prefixes(dict[bytes, str]):
@@ -109,6 +111,7 @@ class SendRequests:
         self._randrange = randrange
         self._put = state.store.put
         self._put_known = state.store.puts.put_known
+        self._put_batch = state.store.puts.put_batch
         self._sent = self._sent_all  # one object, so that the store knows it again
         #: The first half of message ids, by the host that they name.
         self._prefixes = _Prefixes()
@@ -166,7 +169,7 @@ class SendRequests:
             or text is None
             or target.config is not self._topic(topic)
             or not 0 <= queue_id < target.queues
-            or header.batch
+            or (header.batch and not target.takes_apart)
             or header.sys_flag & sysflag.TRANSACTION_MASK
         ):
             return self._send_carefully(request)
@@ -177,26 +180,24 @@ class SendRequests:
         else:
             return self._send_carefully(request)
         stored, unique, facts = known
-        if request.kind == 0 and self.lane is not None:
-            self._learn(request, target, stored, unique, facts)
-        self._put_known(
-            Message(
-                topic,
-                queue_id,
-                request.body or None,
-                stored,
-                header.flag,
-                header.sys_flag | target.sys_flag,
-                header.born_timestamp,
-                request.connection.attributes.get(_BORN) or born_host(request),
-                None,
-                header.reconsume_times,
-            ),
-            facts,
-            target.needles,
-            self._sent,
-            (request, unique),
+        message = Message(
+            topic,
+            queue_id,
+            request.body or None,
+            stored,
+            header.flag,
+            header.sys_flag | target.sys_flag,
+            header.born_timestamp,
+            request.connection.attributes.get(_BORN) or born_host(request),
+            None,
+            header.reconsume_times,
         )
+        if header.batch:
+            self._put_batch(message, None, self._sent, (request, unique))
+        else:
+            if request.kind == 0 and self.lane is not None:
+                self._learn(request, target, stored, unique, facts)
+            self._put_known(message, facts, target.needles, self._sent, (request, unique))
         overload.open_sends += 1
         return LATER
 
@@ -225,11 +226,14 @@ class SendRequests:
                     connection, frames, settled = request.connection, [], 0
                 if not command.flag & 2:
                     answer = binary_answer if request.kind else json_answer
-                    message_id = f"{prefix_of(ticket.store_host)}{offset:016X}"
+                    if ticket.batch:
+                        message_id = ticket.message_id
+                    else:
+                        message_id = f"{prefix_of(ticket.store_host)}{offset:016X}"
                     frames.append(answer(command.opaque, message_id, queue_id, ticket.queue_offset, unique))
                 request.state = 2
                 settled += 1
-                count(header.topic, queue_id, 1, ticket.end_offset - offset)
+                count(header.topic, queue_id, ticket.count, ticket.end_offset - offset)
             except Exception as error:  # one that cannot be answered must not cost the others their answers
                 log.exception("the answer to %s failed", request)
                 if not request.is_answered:
@@ -310,7 +314,7 @@ class SendRequests:
         target = self._targets.get(topic)
         needles = state.store.puts.needles
         if target is None or target.config is not known or target.needles is not needles:
-            target = _Target(known, needles)
+            target = _Target(known, needles, takes_apart=self._takes_apart(topic))
             if not topic.startswith(names.RETRY_PREFIX) and not _is_compaction(known):
                 self._targets[topic] = target
         if header.queue_id >= target.queues:
@@ -319,6 +323,11 @@ class SendRequests:
                 f"request queueId[{header.queue_id}] is illegal, {describe(known)} Producer: {request.connection}",
             )
         return target
+
+    def _takes_apart(self, topic: str) -> bool:
+        """Whether batches for a topic are stored message by message; `_take_batch` sees to all others."""
+        is_usual = len(topic) <= names.MAX_TOPIC_LENGTH and not topic.startswith(names.RETRY_PREFIX)
+        return is_usual and not self._state.topics.is_batch(topic)
 
     def _create(self, request: Request[SendMessage]) -> TopicConfig:
         header = request.header
@@ -431,7 +440,7 @@ class SendRequests:
             None,
             header.reconsume_times,
         )
-        put = self._put if inner else self._state.store.put_batch
+        put = self._put if inner else self._put_batch
         put(message, partial(self._ended, request, topic, queue_id, stamped.unique, stamped.unique if inner else None))
         self._overload.open_sends += 1
 

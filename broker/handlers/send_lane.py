@@ -279,7 +279,7 @@ class SendLane:
                     memory.remove(word, found)
                     continue
                 shape = found
-                (cut, around, pick, has_keys, _), slots, kind = shape.shape, shape.slots.get, shape.kind
+                (cut, around, pick, has_keys, _, (least, most)), slots, kind = shape.shape, shape.slots.get, shape.kind
                 _, between, after = shape.properties
                 unpack_pieces, keys = cut.unpack_from, None
             pieces = unpack_pieces(chunk, start)
@@ -298,7 +298,7 @@ class SendLane:
                     break
                 last_born, born_timestamp = born, int(born)
             place = slots(queue_id) or self._slot(shape, queue_id)
-            if place is None or not opaque.isdigit() or opaque[0] == _ZERO or not unique.isalnum():
+            if place is None or not opaque.isdigit() or not least <= opaque <= most or not unique.isalnum():
                 break
             slot, before, record = place
             record += stop - body_start

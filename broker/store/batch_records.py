@@ -1,8 +1,9 @@
 """A client batch taken apart and encoded as records, by columns: everything but a few fields is the same for all.
 
 The items are those that `protocol.batch.decode_batch` gives, the bytes those of `protocol.record.encode_record`; tests
-compare both. It is written for speed because batches are how millions of messages come in. Where the records go,
-and whether there is room, is decided in `gather`. RocketMQ's `MessageExtEncoder.encode(MessageExtBatch)`.
+compare both. It is written for speed because batches are how millions of messages come in; those whose items are all
+alike are left to `even_batch`. Where the records go, and whether there is room, is decided in `gather`. RocketMQ's
+`MessageExtEncoder.encode(MessageExtBatch)`.
 """
 
 from collections.abc import Sequence
@@ -10,8 +11,10 @@ from itertools import accumulate, count, repeat
 from struct import Struct, error
 from typing import Final, NamedTuple
 
+from cometmq.broker.store import even_batch
 from cometmq.broker.store.message import index_properties, merge_wrapper, wrapper_pairs
 from cometmq.broker.store.text_shape import MAX_SHAPES, Facts, TextShape, find_shape
+from cometmq.broker.store.transforms import timer_of
 from cometmq.protocol import sysflag
 from cometmq.protocol.checksum import CRC_MASK, raw_crc32, reserve_property_crc
 from cometmq.protocol.errors import RecordError
@@ -22,7 +25,10 @@ from cometmq.protocol.record import magic_of, topic_part
 
 # An item: totalSize, (magic, bodyCRC), flag, bodyLength; after the body an i16 with the length of the properties.
 _ITEM: Final = Struct(">i8xii")
-_ITEM_HEAD: Final = 20
+_ITEM_HEAD: Final = even_batch.ITEM_HEAD
+#: In the names of all timers.
+_TIMER: Final = b"TIMER_DEL"
+_TWO_INTS: Final = Struct(">ii")
 # What stands between the physical offset and the length of the body, by the lengths of both hosts.
 _MIDDLES: Final = {
     (8, 8): Struct(">iq8sq8siq"),
@@ -44,16 +50,29 @@ class PropertiesTooLong(RecordError):
         super().__init__(f"the properties take {length} bytes, at most {MAX_PROPERTIES_LENGTH} are allowed")
 
 
+class AsksForTimer(RecordError):
+    """Is raised when the wrapper or an item asks for a timer: no batch can be delayed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} asks for a timer; a batch cannot be delayed")
+
+
 class Exploded(NamedTuple):
-    """The records of a batch: all of their bytes, and of each its size, property text and what the text says."""
+    """The records of a batch: all of their bytes, and of each its size and what its properties say."""
 
     encoded: bytes
     sizes: list[int]
-    texts: list[bytes]
+    #: Bytes of the properties.
+    text_sizes: list[int]
     #: Tags codes, keys and unique keys.
     codes: Sequence[int]
     keys: Sequence[bytes | None]
     uniques: Sequence[bytes | None]
+
+    def texts(self) -> list[bytes]:
+        """The properties of each record: they stand at its end."""
+        ends = accumulate(self.sizes)
+        return [self.encoded[end - size : end] for end, size in zip(ends, self.text_sizes, strict=True)]
 
 
 class _Texts(NamedTuple):
@@ -97,7 +116,16 @@ def explode_batch(
     sys_flag = sysflag.with_host_flags(
         sys_flag, born_v6=len(born_host) == HOST_V6_LENGTH, store_v6=len(store_host) == HOST_V6_LENGTH
     )
+    middle = middle_struct.pack(sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times, 0)
+    if shapes and not property_crc:
+        even = _explode_even(body, wrapper, queue_id, queue_offset, physical_offset, middle, topic, shapes)
+        if even is not None:
+            return even
     flags, contents, framed = _take_apart(body)
+    if _TIMER in wrapper or _TIMER in b"".join(framed):
+        timer = timer_of([wrapper, *(frame[2:] for frame in framed)])
+        if timer is not None:
+            raise AsksForTimer(timer)
     texts, codes, keys, uniques = _final_texts(framed, wrapper, shapes if shapes is not None else [])
     if property_crc:
         texts = [reserve_property_crc(text) for text in texts]
@@ -116,9 +144,7 @@ def explode_batch(
             flags,
             count(queue_offset),
             accumulate(sizes, initial=physical_offset),
-            repeat(
-                middle_struct.pack(sys_flag, born_timestamp, born_host, store_timestamp, store_host, reconsume_times, 0)
-            ),
+            repeat(middle),
             map(len, contents),
         )
     except error as reason:
@@ -126,7 +152,58 @@ def explode_batch(
     parts[1::4] = contents
     parts[2::4] = tails
     parts[3::4] = texts
-    return Exploded(b"".join(parts), sizes, texts, codes, keys, uniques)
+    return Exploded(b"".join(parts), sizes, [*map(len, texts)], codes, keys, uniques)
+
+
+def _explode_even(
+    body: bytes,
+    wrapper: bytes,
+    queue_id: int,
+    queue_offset: int,
+    physical_offset: int,
+    middle: bytes,
+    topic: bytes,
+    shapes: list[TextShape],
+) -> Exploded | None:
+    """The same for a batch whose items are alike; None when they are not, or when nothing like it came before."""
+    if len(body) < _ITEM_HEAD:
+        return None
+    item_size, flag, body_length = _ITEM.unpack_from(body)
+    text_at = _ITEM_HEAD + body_length + 2
+    if body_length < 0 or not text_at <= item_size <= len(body) // even_batch.FEWEST or len(body) % item_size:
+        return None
+    text = body[text_at:item_size]
+    if _TIMER in text or _TIMER in wrapper:
+        return None
+    shape = next((each for each in shapes if each.match(text) is not None), None)
+    if shape is None or not shape.is_known_length(body_length, len(text)):
+        return None
+    items = even_batch.cut(body, item_size, flag, body_length, shape)
+    if items is None:
+        return None
+    added, code, given_keys = _given(shape, text, wrapper)
+    text_size = len(text) + len(added)
+    if text_size > MAX_PROPERTIES_LENGTH:
+        raise PropertiesTooLong(text_size)
+    topic_and_length = topic_part(topic) + text_size.to_bytes(2, "big")
+    size = _HEADS[len(middle)].size + body_length + len(topic_and_length) + text_size
+    try:
+        around = even_batch.Surroundings(
+            _TWO_INTS.pack(size, magic_of(topic)),
+            _TWO_INTS.pack(queue_id, flag),
+            middle + body_length.to_bytes(4, "big"),
+            topic_and_length,
+            added,
+        )
+    except error as reason:
+        raise RecordError(f"a batch item: {reason}") from None
+    encoded = even_batch.encode(items, around, shape, size, queue_offset, physical_offset)
+    first, *second = items.values
+    keys, uniques = (second[0], first) if second else (None, first)
+    if shape.keys_first:
+        keys, uniques = first, second[0]
+    many = len(first)
+    return Exploded(encoded, [size] * many, [text_size] * many, [code] * many, keys or [given_keys] * many, uniques)
 
 
 def _take_apart(body: bytes) -> tuple[list[int], list[bytes], list[bytes]]:

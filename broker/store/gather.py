@@ -11,7 +11,7 @@ from itertools import accumulate, islice
 from struct import error as StructError
 from typing import Final
 
-from cometmq.broker.store.batch_records import Exploded, PropertiesTooLong, explode_batch
+from cometmq.broker.store.batch_records import AsksForTimer, Exploded, PropertiesTooLong, explode_batch
 from cometmq.broker.store.commit_log import CommitLog
 from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.errors import StoreError
@@ -23,6 +23,7 @@ from cometmq.broker.store.scan import schedule_code
 from cometmq.broker.store.segments import QueueSlot, Segment
 from cometmq.broker.store.text_shape import Facts, learn
 from cometmq.broker.store.tickets import Ticket, Watermarks
+from cometmq.broker.store.turn import BatchPart
 from cometmq.broker.store.unit_log import POINTER
 from cometmq.protocol import properties as props
 from cometmq.protocol import sysflag
@@ -299,6 +300,8 @@ class Gather:
                 laid = lay_out(ticket, message, now)
             except PropertiesTooLong as error:
                 laid = _refuse(ticket, PutStatus.PROPERTIES_SIZE_EXCEEDED, str(error))
+            except AsksForTimer as error:
+                laid = _refuse(ticket, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, str(error))
             except RecordError as error:
                 laid = _refuse(ticket, PutStatus.MESSAGE_ILLEGAL, str(error))
             if not laid and ticket.failure is None:
@@ -424,7 +427,7 @@ class Gather:
                 seal_property_crc(encoded, offset - self._end, size)
         codes = exploded.codes
         if slot.schedule:
-            pairs = zip(exploded.texts, codes, strict=True)
+            pairs = zip(exploded.texts(), codes, strict=True)
             codes = tuple(schedule_code(self._levels, text, now, code) for text, code in pairs)
         segment = self._segments[-1]
         queue_offset = slot.next
@@ -433,15 +436,7 @@ class Gather:
         self._advance(segment, slot, ticket.count)
         segment.turn.add_batch(
             slot.units,
-            slot.topic,
-            slot.queue_id,
-            queue_offset,
-            offsets,
-            sizes,
-            (codes, exploded.keys, exploded.uniques),
-            exploded.texts,
-            message.sys_flag,
-            now,
+            BatchPart(slot.topic, slot.queue_id, queue_offset, offsets, codes, exploded, message.sys_flag, now),
         )
         self._take(ticket, queue_offset, now, host, encoded)
         return True

@@ -23,7 +23,7 @@ from cometmq.broker.store.running_flags import Flag, RunningFlags
 from cometmq.broker.store.segments import QueueSlot, Segment
 from cometmq.broker.store.text_shape import Facts, look
 from cometmq.broker.store.tickets import Ticket, Watermarks, settle_all
-from cometmq.broker.store.transforms import TransformList, check_topic, timer_of_batch
+from cometmq.broker.store.transforms import TransformList, check_topic
 from cometmq.protocol import sysflag
 from cometmq.protocol.message_id import HOST_V4_LENGTH
 
@@ -225,9 +225,15 @@ class Puts:
             ticket.facts, _ = look(slot.shapes, result.properties, self._transforms.needles)
         return None
 
-    def put_batch(self, message: Message, done: Callable[[Ticket], None] | None = None) -> Ticket:
+    def put_batch(
+        self,
+        message: Message,
+        done: Callable[[Ticket], None] | None = None,
+        sink: Callable[[list[Ticket]], None] | None = None,
+        context: object = None,
+    ) -> Ticket:
         """Put a client batch: `message.body` holds its items, everything else counts for all of them."""
-        ticket = Ticket(message, done, batch=True)
+        ticket = Ticket(message, done, sink, context, batch=True)
         refusal = self._refusal() or self._bad_batch(message)
         if refusal is None and (message.topic, message.queue_id) not in self._gather.slots:
             refusal = check_topic(message.topic, message.queue_id)
@@ -267,8 +273,6 @@ class Puts:
         if message.sys_flag & sysflag.INNER_BATCH:
             # Consumers would take each item for a batch of its own.
             return Refusal(PutStatus.MESSAGE_ILLEGAL, "a client batch cannot be marked as an inner batch")
-        if (timer := timer_of_batch(message.body, message.properties)) is not None:
-            return Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"{timer} asks for a timer; a batch cannot be delayed")
         if len(message.body) > self._max_body:
             # RocketMQ answers this one with a system error.
             return Refusal(PutStatus.UNKNOWN_ERROR, self._bad_body(message).remark)

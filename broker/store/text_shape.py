@@ -20,6 +20,8 @@ Facts: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 #: Shapes that a queue remembers: a few producers with a few tags each.
 MAX_SHAPES: Final = 6
+#: Lengths that a shape remembers.
+_MAX_LENGTHS: Final = 64
 
 # As a number: `in` with bytes takes five times as long.
 _SEPARATOR: Final = 2
@@ -43,6 +45,7 @@ class TextShape:
         "_tail",
         "code",
         "given",
+        "lengths",
         "wakes",
     )
 
@@ -63,6 +66,8 @@ class TextShape:
         self._pattern: re.Pattern[bytes] | None = None
         #: For batches: what wrappers add to such a text, and the tags code and keys of both together.
         self.given: dict[bytes, tuple[bytes, int, bytes | None]] = {}
+        #: For batches: lengths of bodies and texts that came with such a text.
+        self.lengths: set[tuple[int, int]] = set()
         self.code = code
         #: Whether a transform has to look at such texts.
         self.wakes = wakes
@@ -93,6 +98,33 @@ class TextShape:
         if not keys or _SEPARATOR in keys or _SEPARATOR in unique:
             return None
         return self.code, keys, unique
+
+    def parts(self, length: int) -> tuple[tuple[bytes, ...], tuple[int, ...]]:
+        """The fixed parts, and of a text of this shape that has `length` bytes the lengths of the values between them.
+
+        Values of KEYS may have any length: what a text is longer than this shape, its keys are.
+        """
+        first = self._end - self._start
+        if self._middle is None:
+            return (self._head, self._tail), (first,)
+        second = self._length - len(self._tail) - self._middle_end
+        longer = length - self._length
+        lengths = (first + longer, second) if self._keys_first else (first, second + longer)
+        return (self._head, self._middle, self._tail), lengths
+
+    def is_known_length(self, body: int, text: int) -> bool:
+        """Whether a body and a text of these lengths came before; from now on they did."""
+        if (body, text) in self.lengths:
+            return True
+        if len(self.lengths) >= _MAX_LENGTHS:
+            self.lengths.clear()
+        self.lengths.add((body, text))
+        return False
+
+    @property
+    def keys_first(self) -> bool:
+        """Whether KEYS stands before UNIQ_KEY."""
+        return self._keys_first
 
     def match_all(self, framed: list[bytes]) -> tuple[list[bytes] | None, list[bytes]] | None:
         """Keys, if there are any, and unique keys of many texts of this shape; None when one has another shape.

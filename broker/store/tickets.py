@@ -63,9 +63,8 @@ class Ticket(msgspec.Struct):
     def message_id(self) -> str:
         """The offset message id; for a batch the ids of all messages, separated by commas."""
         if self.offsets:
-            host = self.store_host
-            ids = b"".join([host + offset.to_bytes(8, "big") for offset in self.offsets])
-            return ids.hex(",", len(host) + 8).upper()
+            one = encode_message_id(self.store_host, 0)[:-16] + "%016X"
+            return ",".join([one] * len(self.offsets)) % tuple(self.offsets)
         return encode_message_id(self.store_host, self.physical_offset)
 
     def settle(self, status: PutStatus, remark: str = "") -> None:

@@ -8,7 +8,7 @@ Nearly every message asks for nothing: a transform therefore names the propertie
 those names only.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import msgspec
@@ -16,9 +16,7 @@ import msgspec
 from cometmq.broker.store.message import Message, PutStatus, Refusal, integer_property
 from cometmq.protocol import names, sysflag
 from cometmq.protocol import properties as props
-from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.delay import DelayLevels
-from cometmq.protocol.errors import RecordError
 
 #: In bytes of UTF-8. A V1 record counts the topic in a signed byte; only retry topics may need a V2 record.
 MAX_TOPIC_BYTES: Final = 127
@@ -125,14 +123,8 @@ class RefuseTimers:
         return message
 
 
-def timer_of_batch(body: bytes, wrapper: bytes) -> str | None:
-    """The timer that a client batch asks for, in its wrapper or in an item: no batch can be delayed."""
-    if b"TIMER_DEL" not in body and b"TIMER_DEL" not in wrapper:
-        return None
-    try:
-        texts = [wrapper, *(item.properties for item in decode_batch(body))]
-    except RecordError:
-        return None  # it is refused for that
+def timer_of(texts: Iterable[bytes]) -> str | None:
+    """The timer that one of these property texts asks for."""
     found = (name for text in texts for name in _TIMERS if props.find(text, name) is not None)
     return next((name.decode() for name in found), None)
 

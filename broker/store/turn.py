@@ -7,13 +7,16 @@ its ReputMessageService reads every record again.
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import repeat
+from itertools import count, repeat
 from struct import Struct
-from typing import Final, NamedTuple, overload
+from typing import TYPE_CHECKING, Final, NamedTuple, overload
 
 from cometmq.broker.store.dispatch_request import DispatchRequest
 from cometmq.broker.store.plain_run import PlainRun
 from cometmq.broker.store.unit_log import POINTER
+
+if TYPE_CHECKING:
+    from cometmq.broker.store.batch_records import Exploded
 
 #: Units that are packed with one call.
 _AT_ONCE: Final = 256
@@ -38,14 +41,15 @@ class Run(NamedTuple):
 class Turn(Sequence[DispatchRequest]):
     """Requests in the order of the log, all of one store time.
 
-    Those of runs are made only when somebody wants to see each: queues and index have what they need in columns.
+    Those of runs and batches are made only when somebody wants to see each: queues and index have what they need in
+    columns.
     """
 
     __slots__ = ("_whole", "first_offset", "key_names", "key_offsets", "key_topics", "parts", "plain", "runs", "time")
 
     def __init__(self, first_offset: int, time: int) -> None:
-        #: Requests, and runs in place of theirs.
-        self.parts: list[DispatchRequest | PlainRun] = []
+        #: Requests, and runs and batches in place of theirs.
+        self.parts: list[DispatchRequest | PlainRun | BatchPart] = []
         self._whole: list[DispatchRequest] | None = None
         #: The physical offset of the first record, and the store time of all.
         self.first_offset = first_offset
@@ -59,7 +63,7 @@ class Turn(Sequence[DispatchRequest]):
         self.key_offsets: list[int] = []
 
     def __len__(self) -> int:
-        return sum([len(part) if part.__class__ is PlainRun else 1 for part in self.parts])
+        return sum([1 if isinstance(part, DispatchRequest) else len(part) for part in self.parts])
 
     @overload
     def __getitem__(self, index: int) -> DispatchRequest: ...
@@ -77,10 +81,10 @@ class Turn(Sequence[DispatchRequest]):
         if self._whole is None:
             whole: list[DispatchRequest] = []
             for part in self.parts:
-                if isinstance(part, PlainRun):
-                    whole += part.requests()
-                else:
+                if isinstance(part, DispatchRequest):
                     whole.append(part)
+                else:
+                    whole += part.requests()
             self._whole = whole
         return self._whole
 
@@ -93,45 +97,71 @@ class Turn(Sequence[DispatchRequest]):
         self.key_topics += [topic] * len(names)
         self.key_offsets += [physical_offset] * len(names)
 
-    def add_batch(
-        self,
-        run: bytearray,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        offsets: Sequence[int],
-        sizes: Sequence[int],
-        facts: tuple[Sequence[int], Sequence[bytes | None], Sequence[bytes | None]],
-        texts: Sequence[bytes],
-        sys_flag: int,
-        store_timestamp: int,
-    ) -> None:
-        """The messages of a client batch. `run` takes their units; `facts` are tags codes, keys and unique keys."""
-        codes, keys, uniques = facts
-        count = len(offsets)
-        self.parts += map(
-            DispatchRequest,
-            repeat(topic),
-            repeat(queue_id),
-            offsets,
-            sizes,
-            codes,
-            repeat(store_timestamp),
-            range(queue_offset, queue_offset + count),
-            keys,
-            uniques,
-            repeat(sys_flag),
-            repeat(0),
-            texts,
-        )
-        run += _units(offsets, sizes, codes)
-        if keys.count(None) == count and all(uniques):
+    def add_batch(self, run: bytearray, batch: "BatchPart") -> None:
+        """The messages of a client batch. `run` takes their units."""
+        self.parts.append(batch)
+        keys, uniques = batch.exploded.keys, batch.exploded.uniques
+        offsets, topic = batch.offsets, batch.topic
+        run += _units(offsets, batch.exploded.sizes, batch.codes)
+        if keys.count(None) == len(offsets) and all(uniques):
             self.key_names += uniques  # type: ignore[arg-type]
-            self.key_topics += [topic] * count
+            self.key_topics += [topic] * len(offsets)
             self.key_offsets += offsets
         else:
             for offset, unique, names in zip(offsets, uniques, keys, strict=True):
                 self.add_keys(topic, offset, unique, names or b"")
+
+
+class BatchPart:
+    """A client batch in a turn: enough to make the requests of its messages, should anybody want to see them."""
+
+    __slots__ = ("codes", "exploded", "offsets", "queue_id", "queue_offset", "sys_flag", "time", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        offsets: Sequence[int],
+        codes: Sequence[int],
+        exploded: "Exploded",
+        sys_flag: int,
+        time: int,
+    ) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.queue_offset = queue_offset
+        #: Of the records in the log.
+        self.offsets = offsets
+        #: As the queue holds them: not always those of the tags.
+        self.codes = codes
+        self.exploded = exploded
+        self.sys_flag = sys_flag
+        self.time = time
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def requests(self) -> list[DispatchRequest]:
+        """What dispatchers learn of the records, for those that look at each."""
+        exploded = self.exploded
+        return [
+            *map(
+                DispatchRequest,
+                repeat(self.topic),
+                repeat(self.queue_id),
+                self.offsets,
+                exploded.sizes,
+                self.codes,
+                repeat(self.time),
+                count(self.queue_offset),
+                exploded.keys,
+                exploded.uniques,
+                repeat(self.sys_flag),
+                repeat(0),
+                exploded.texts(),
+            )
+        ]
 
 
 def _units(offsets: Sequence[int], sizes: Sequence[int], codes: Sequence[int]) -> bytes:

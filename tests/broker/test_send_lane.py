@@ -151,6 +151,29 @@ async def test_log_queues_and_answers_are_those_of_the_usual_way(
         assert with_lane == without
 
 
+@pytest.mark.parametrize("first", [999_999_950, (1 << 31) - 100])
+async def test_opaques_of_ten_digits_take_the_lane(tmp_path: Path, watched: Watched, first: int) -> None:
+    async with SmallBroker(tmp_path, [send.rows]) as broker:
+        broker.topic(TOPIC, 4)
+        frames = [frame(first + n, b"x") for n in range(100)]
+        answers = await answers_to(broker, iter([frames[start : start + 20] for start in range(0, 100, 20)]))
+    assert [answers[first + n][0] for n in range(100)] == [0] * 100
+    assert watched.taken > 70
+
+
+async def test_an_opaque_that_is_none_does_not_take_the_lane(tmp_path: Path, watched: Watched) -> None:
+    async with SmallBroker(tmp_path, [send.rows]) as broker:
+        broker.topic(TOPIC, 4)
+        largest = (1 << 31) - 1
+        await answers_to(broker, iter([[frame(largest - 20 + n, b"x") for n in range(20)]]))
+        before = watched.taken
+        peer = broker._peers[0]
+        await peer.send(frame(largest + 1, b"x"))
+        with pytest.raises(asyncio.IncompleteReadError):  # closed: nobody could tell the answer
+            await peer.frame()
+    assert watched.taken == before > 0
+
+
 async def test_alternating_tags_keep_the_lane(tmp_path: Path, watched: Watched) -> None:
     async with SmallBroker(tmp_path, [send.rows]) as broker:
         broker.topic(TOPIC, 4)

@@ -284,7 +284,7 @@ def test_a_batch_explodes_to_the_records_of_its_items(
     topic = b"%RETRY%" + b"g" * 200 if long_topic else b"T"
     exploded = explode(body, wrapper, born, store, topic)
     assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, born, store, topic)
-    for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
+    for text, *facts in zip(exploded.texts(), exploded.codes, exploded.keys, exploded.uniques, strict=True):
         tags, keys, unique = index_properties(text)
         assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
 
@@ -295,7 +295,7 @@ def test_items_that_each_have_a_shape_of_their_own_explode_alike(wrapper: bytes,
     body = encode_batch(BatchItem(0, b"body", form % (number, number)) for number in range(40))
     exploded = explode(body, wrapper)
     assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, V4, V4, b"T")
-    for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
+    for text, *facts in zip(exploded.texts(), exploded.codes, exploded.keys, exploded.uniques, strict=True):
         tags, keys, unique = index_properties(text)
         assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
 
@@ -369,7 +369,7 @@ def test_batches_like_those_before_explode_to_the_same_bytes(
         body = encode_batch(BatchItem(0, content, text) for content, text in items)
         exploded = explode(body, wrapper, shapes=shapes)
         assert (exploded.encoded, exploded.sizes) == one_by_one(body, wrapper, V4, V4, b"T")
-        for text, *facts in zip(exploded.texts, exploded.codes, exploded.keys, exploded.uniques, strict=True):
+        for text, *facts in zip(exploded.texts(), exploded.codes, exploded.keys, exploded.uniques, strict=True):
             tags, keys, unique = index_properties(text)
             assert facts == [tags_code(tags.decode() if tags else ""), keys, unique]
         # Lengths that lie: between two items, or anywhere.
