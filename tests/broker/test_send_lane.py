@@ -165,7 +165,8 @@ async def test_an_opaque_that_is_none_does_not_take_the_lane(tmp_path: Path, wat
     async with SmallBroker(tmp_path, [send.rows]) as broker:
         broker.topic(TOPIC, 4)
         largest = (1 << 31) - 1
-        await answers_to(broker, iter([[frame(largest - 20 + n, b"x") for n in range(20)]]))
+        frames = [frame(largest - 20 + n, b"x") for n in range(20)]
+        await answers_to(broker, iter([frames[:10], frames[10:]]))
         before = watched.taken
         peer = broker._peers[0]
         await peer.send(frame(largest + 1, b"x"))
