@@ -10,6 +10,7 @@ import os
 import random
 import weakref
 from collections.abc import Iterable, Mapping
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
@@ -143,6 +144,7 @@ class Client:
         """Take up work. Nothing is asked before somebody needs it."""
         if self._state != "new":
             raise Closed(f"the client is {self._state}: it starts once")
+        self._closed = asyncio.Event()
         self.server_requests = ServerRequests(self)
         self.remoting = RemotingClient(
             ClientOptions(request_timeout=self.request_timeout, tls=self._tls),
@@ -165,21 +167,41 @@ class Client:
             self.scheduler.every(every, self.nameservers.look_up, "lookup of the nameservers", first=min(10.0, every))
 
     async def close(self) -> None:
-        """Close the members in good order, then everything else. Nothing is left behind."""
+        """Close the members in good order, then everything else. Nothing is left behind, also when it is cancelled.
+
+        Who closes it a second time waits for the end of the first close.
+        """
+        if self._state == "closing":
+            await self._closed.wait()
+            return
         if self._state != "running":
             self._state = "closed"
             return
         self._state = "closing"
-        members: list[Member] = [*self.consumers.values(), *self.producers.values()]
-        for member in members:
+        async with AsyncExitStack() as rest:
+            rest.callback(self._end)
+            rest.push_async_callback(self.remoting.close)
+            rest.push_async_callback(self.routes.close)
+            rest.push_async_callback(self.scheduler.close)
+            # Consumers first: what they give back goes out by a producer.
+            rest.push_async_callback(self._close_all, self.producers)
+            await self._close_all(self.consumers)
+
+    async def _close_all(self, members: Mapping[str, Member]) -> None:
+        cancelled: asyncio.CancelledError | None = None
+        for member in list(members.values()):
             try:
                 await member.close()
+            except asyncio.CancelledError as error:
+                cancelled = error  # the others have tasks and locks too
             except Exception:
                 log.exception("%s of group %s did not close well", type(member).__name__, member.group)
-        await self.scheduler.close()
-        await self.routes.close()
-        await self.remoting.close()
+        if cancelled is not None:
+            raise cancelled
+
+    def _end(self) -> None:
         self._state = "closed"
+        self._closed.set()
 
     @property
     def is_running(self) -> bool:

@@ -6,21 +6,25 @@ loop: that would stand still meanwhile; and not after a fork: threads do not sur
 """
 
 import asyncio
+import inspect
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from cometmq.client import client as asyncio_client
-from cometmq.client.consumer.handling import Handler
+from cometmq.client.admin import Admin as AsyncAdmin
+from cometmq.client.consumer.handling import is_coroutine
 from cometmq.client.consumer.pull import PullConsumer as AsyncPullConsumer
 from cometmq.client.consumer.push import PushConsumer as AsyncPushConsumer
 from cometmq.client.consumer.subscriptions import ALL, Subscription
 from cometmq.client.errors import ClientError
 from cometmq.client.message import Message, ReceivedMessage, SendReceipt
 from cometmq.client.producer import Producer as AsyncProducer
+from cometmq.client.producer.request_reply import Reply
 from cometmq.client.queues import MessageQueue
 
 _T = TypeVar("_T")
@@ -62,6 +66,8 @@ class _Loop:
             raise
 
     def stop(self) -> None:
+        """End the loop and its thread, and the threads that it used for files and lookups."""
+        asyncio.run_coroutine_threadsafe(self._loop.shutdown_default_executor(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -127,12 +133,20 @@ class Producer(_Wrapped[AsyncProducer]):
     def send_batch(self, topic: str, messages: Iterable[bytes | Message], **options: Any) -> list[SendReceipt]:
         return self._loop.run(self._inner.send_batch(topic, messages, **options))
 
+    def request(self, topic: str, body: bytes | Message, **options: Any) -> Reply:
+        reply: Reply = self._loop.run(self._inner.request(topic, body, **options))
+        return reply
+
+    def recall(self, topic: str, handle: str) -> str:
+        message_id: str = self._loop.run(self._inner.recall(topic, handle))
+        return message_id
+
     def queues(self, topic: str) -> list[MessageQueue]:
         return self._loop.run(self._inner.queues(topic))
 
 
 class SettledMessage:
-    """A received message whose settling blocks. Everything else is the message's own."""
+    """A received message whose settling and replies block. Everything else is the message's own."""
 
     def __init__(self, loop: _Loop, message: ReceivedMessage) -> None:
         self._loop = loop
@@ -146,6 +160,9 @@ class SettledMessage:
 
     def retry(self, delay_level: int = 0) -> None:
         self._loop.run(self._message.retry(delay_level))
+
+    def reply(self, body: bytes | Message, **options: Any) -> SendReceipt:
+        return self._loop.run(self._message.reply(body, **options))
 
     def process(self, *, reraise: bool = False) -> "_Processing":
         """`with message.process():` acknowledges at the end; an exception means retry."""
@@ -175,6 +192,12 @@ class PushConsumer(_Wrapped[AsyncPushConsumer]):
         while (message := self._loop.run(_next(self._inner))) is not None:
             yield SettledMessage(self._loop, message)
 
+    def batches(self, size: int) -> Iterator[list[SettledMessage]]:
+        """Up to `size` messages of one queue at a time; each of them is settled by itself."""
+        batches = self._inner.batches(size)
+        while (messages := self._loop.run(_next(batches))) is not None:
+            yield [SettledMessage(self._loop, message) for message in messages]
+
     def suspend(self) -> None:
         self._loop.run(_call(self._inner.suspend))
 
@@ -182,9 +205,9 @@ class PushConsumer(_Wrapped[AsyncPushConsumer]):
         self._loop.run(_call(self._inner.resume))
 
 
-async def _next(consumer: AsyncPushConsumer) -> ReceivedMessage | None:
+async def _next(iterator: AsyncIterator[_T]) -> _T | None:
     try:
-        return await anext(consumer)
+        return await anext(iterator)
     except StopAsyncIteration:
         return None
 
@@ -209,8 +232,18 @@ class PullConsumer(_Wrapped[AsyncPullConsumer]):
     def assignment(self) -> list[MessageQueue]:
         return self._loop.run(_call(lambda: self._inner.assignment))
 
-    def poll(self, timeout: float | None = None) -> list[ReceivedMessage]:
-        return self._loop.run(self._inner.poll(timeout))
+    def unsubscribe(self, topic: str) -> None:
+        self._loop.run(_call(self._inner.unsubscribe, topic))
+
+    def on_queues_changed(self, topic: str, listener: Callable[[str, Sequence[MessageQueue]], None]) -> None:
+        """The listener is called on the client's thread and must not block it."""
+        self._loop.run(_call(self._inner.on_queues_changed, topic, listener))
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        return self._loop.run(self._inner.queues(topic))
+
+    def poll(self, timeout: float | None = None) -> list[SettledMessage]:
+        return [SettledMessage(self._loop, message) for message in self._loop.run(self._inner.poll(timeout))]
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         self._loop.run(self._inner.seek(queue, offset))
@@ -220,6 +253,18 @@ class PullConsumer(_Wrapped[AsyncPullConsumer]):
 
     def seek_to_end(self, queue: MessageQueue) -> None:
         self._loop.run(self._inner.seek_to_end(queue))
+
+    def offset_for_time(self, queue: MessageQueue, moment: datetime) -> int:
+        offset: int = self._loop.run(self._inner.offset_for_time(queue, moment))
+        return offset
+
+    def min_offset(self, queue: MessageQueue) -> int:
+        offset: int = self._loop.run(self._inner.min_offset(queue))
+        return offset
+
+    def max_offset(self, queue: MessageQueue) -> int:
+        offset: int = self._loop.run(self._inner.max_offset(queue))
+        return offset
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         self._loop.run(_call(self._inner.pause, queues))
@@ -233,6 +278,20 @@ class PullConsumer(_Wrapped[AsyncPullConsumer]):
     def committed(self, queue: MessageQueue) -> int | None:
         offset: int | None = self._loop.run(self._inner.committed(queue))
         return offset
+
+
+class Admin:
+    """`cometmq.client.admin.Admin` without await: every coroutine of it, by its name."""
+
+    def __init__(self, loop: _Loop, inner: AsyncAdmin) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._inner, name)
+        if not inspect.iscoroutinefunction(found):
+            return found
+        return lambda *arguments, **options: self._loop.run(found(*arguments, **options))
 
 
 class Client:
@@ -260,8 +319,10 @@ class Client:
         loop, self._loop = self._loop, None
         if loop is not None:
             assert self._inner is not None
-            loop.run(self._inner.close())
-            loop.stop()
+            try:
+                loop.run(self._inner.close())
+            finally:
+                loop.stop()
 
     def __enter__(self) -> Self:
         self.start()
@@ -282,16 +343,32 @@ class Client:
         return Producer(loop, inner.producer(group, **options))
 
     def push_consumer(
-        self, group: str, subscriptions: Mapping[str, Subscription], handler: Handler | None = None, **options: Any
+        self,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        handler: Callable[[Any], Any] | None = None,
+        *,
+        batch_handler: Callable[[Sequence[Any]], Any] | None = None,
+        **options: Any,
     ) -> PushConsumer:
+        """A plain function as handler runs in a thread and gets a `SettledMessage`; a coroutine runs on the client's
+        loop and gets a `ReceivedMessage`."""
         loop, inner = self._running()
-        return PushConsumer(
-            loop, loop.run(_call(lambda: inner.push_consumer(group, subscriptions, handler, **options)))
-        )
+        one, many = handler, batch_handler
+        if handler is not None and not is_coroutine(handler):
+            one = lambda message: handler(SettledMessage(loop, message))  # noqa: E731
+        if batch_handler is not None and not is_coroutine(batch_handler):
+            many = lambda messages: batch_handler([SettledMessage(loop, each) for each in messages])  # noqa: E731
+        made = _call(lambda: inner.push_consumer(group, subscriptions, one, batch_handler=many, **options))
+        return PushConsumer(loop, loop.run(made))
 
     def pull_consumer(self, group: str, **options: Any) -> PullConsumer:
         loop, inner = self._running()
         return PullConsumer(loop, loop.run(_call(lambda: inner.pull_consumer(group, **options))))
+
+    def admin(self, **options: Any) -> Admin:
+        loop, inner = self._running()
+        return Admin(loop, inner.admin(**options))
 
 
 def connect(nameservers: str | Iterable[str] | None = None, **options: Any) -> Client:

@@ -32,7 +32,7 @@ class Handling:
         self._takes_many = batch_handler is not None
         #: The most messages of one call.
         self.batch_size = batch_size if self._takes_many else 1
-        self._is_coroutine = _is_coroutine(function)
+        self._is_coroutine = is_coroutine(function)
         self._threads, self._name = threads, name
         self._pool: ThreadPoolExecutor | None = None
 
@@ -69,6 +69,7 @@ class Handling:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _is_coroutine(function: object) -> bool:
+def is_coroutine(function: object) -> bool:
+    """Whether a handler is awaited; else it runs in a thread."""
     call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

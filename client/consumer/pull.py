@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -131,6 +132,7 @@ class PullConsumer(GroupMember):
         if self._state != "new":
             raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
         self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
         self._committed_at = self._loop.time()
         self.scheduler = Scheduler()
         self.pulls = Pulls(self.client, self.group)
@@ -152,27 +154,41 @@ class PullConsumer(GroupMember):
         self.scheduler.every(self.options.queue_check_interval, self._check_queues, "look for new queues", first=0.0)
 
     async def close(self) -> None:
-        """Commit and leave."""
+        """Commit and leave. Who closes it a second time waits for the end of the first close."""
+        if self._state == "closing":
+            await self._closed.wait()
+            return
         if self._state != "open":
             self._state = "closed"
             return
         self._state = "closing"
         self._waiters.wake_all()
-        # No queue comes or goes any more: one that came later would be pulled by somebody who has left the group.
-        if self._balancing is not None:
-            self._balancing.cancel()
-            await asyncio.wait([self._balancing])
+        # The last one comes first. All of it is done also when the close is cancelled.
+        async with AsyncExitStack() as rest:
+            rest.callback(self._end)
+            rest.push_async_callback(self.scheduler.close)
+            rest.push_async_callback(self.client.remove_consumer, self)
+            rest.push_async_callback(self._let_go)
+            # No queue comes or goes any more: one that came later would be pulled by somebody who has left the group.
+            if self._balancing is not None:
+                self._balancing.cancel()
+                await asyncio.wait([self._balancing])
+
+    async def _let_go(self) -> None:
         for held in self.assignments.values():
             held.stop()
         if self.options.auto_commit:
             self._commit_consumed()
-        await self._persist()
-        for held in self.assignments.values():
-            held.drop()
-        self.assignments.clear()
-        await self.client.remove_consumer(self)
-        await self.scheduler.close()
+        try:
+            await self._persist()
+        finally:
+            for held in self.assignments.values():
+                held.drop()
+            self.assignments.clear()
+
+    def _end(self) -> None:
         self._state = "closed"
+        self._closed.set()
 
     async def __aenter__(self) -> Self:
         await self.start()

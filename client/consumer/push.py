@@ -7,6 +7,7 @@ here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consu
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -127,6 +128,7 @@ class PushConsumer(GroupMember):
             raise Closed(f"the consumer of group {self.group} is {self._state}: it starts once")
         self.started_at = wall_millis()
         self._loop = asyncio.get_running_loop()
+        self._closed = asyncio.Event()
         self.scheduler = Scheduler()
         self.pulls = Pulls(self.client, self.group)
         self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
@@ -155,7 +157,14 @@ class PushConsumer(GroupMember):
                 self._running.add(task)
 
     async def close(self) -> None:
-        """Finish what runs, commit, unlock and leave. Messages that were not processed come to others."""
+        """Finish what runs, commit, unlock and leave. Messages that were not processed come to others.
+
+        Who closes it a second time waits for the end of the first close; a handler does not, since that waits for it.
+        """
+        if self._state == "closing":
+            if asyncio.current_task() not in self._running:
+                await self._closed.wait()
+            return
         if self._state != "open":
             self._state = "closed"
             return
@@ -164,23 +173,35 @@ class PushConsumer(GroupMember):
             assignment.leave()
         self.line.wake_all()
         self._unsettled.waiters.wake_all()
-        # No queue comes or goes any more: one that came after the unlock would stay locked.
-        await self._finish_rebalance()
-        await self._finish_workers()
+        # The last one comes first. All of it is done also when the close is cancelled.
+        async with AsyncExitStack() as rest:
+            rest.callback(self._end)
+            rest.callback(self.handling.close)
+            rest.push_async_callback(self.scheduler.close)
+            rest.push_async_callback(self.client.remove_consumer, self)
+            if self._traces is not None:
+                rest.push_async_callback(self._traces.close)
+            rest.push_async_callback(self._let_go)
+            # No queue comes or goes any more: one that came after the unlock would stay locked.
+            await self._finish_rebalance()
+            await self._finish_workers()
+
+    async def _let_go(self) -> None:
         for message in self._unsettled:
             log.warning("%r was taken and never settled: it comes again", message)
-        await self._persist()
-        for assignment in self.assignments.values():
-            assignment.drop()
+        try:
+            await self._persist()
+        finally:
+            held = {*self.assignments, *self.rebalance.locking}
+            for assignment in self.assignments.values():
+                assignment.drop()
+            self.assignments.clear()
         if self.needs_locks:
-            await self.rebalance.unlock({*self.assignments, *self.rebalance.locking})
-        self.assignments.clear()
-        if self._traces is not None:
-            await self._traces.close()
-        await self.client.remove_consumer(self)
-        await self.scheduler.close()
-        self.handling.close()
+            await self.rebalance.unlock(held)
+
+    def _end(self) -> None:
         self._state = "closed"
+        self._closed.set()
 
     async def _finish_rebalance(self) -> None:
         if self._rebalancing is not None:

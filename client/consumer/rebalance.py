@@ -18,6 +18,7 @@ from cometmq.client.consumer.pulling import Pulls
 from cometmq.client.errors import BrokerError, BrokerFailed, ClientError
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
+from cometmq.client.scheduler import Scheduler
 from cometmq.protocol import names
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.bodies.lists import GetConsumerListByGroupResponseBody
@@ -88,6 +89,7 @@ class BalancedConsumer(Protocol[Q]):
     allocate: Strategy
     offsets_store: OffsetStore
     pulls: Pulls
+    scheduler: Scheduler
     is_suspended: bool
 
     @property
@@ -116,6 +118,7 @@ class Rebalance(Generic[Q]):
         self._wanted = asyncio.Event()
         #: Queues whose lock we may have although they are not assigned, yet or any more: a close unlocks them too.
         self.locking: set[MessageQueue] = set()
+        self._asking_again: asyncio.Task[None] | None = None
 
     def soon(self) -> None:
         """Rebalance at the next opportunity."""
@@ -286,7 +289,8 @@ class Rebalance(Generic[Q]):
     ) -> set[MessageQueue]:
         """Lock queues on their brokers; gives those that are ours now. `unanswered` takes those of silent brokers."""
         locked: set[MessageQueue] = set()
-        for broker, some in _by_broker(queues).items():
+
+        async def lock_at(broker: str, some: list[MessageQueue]) -> None:
             body = LockBatchRequestBody(
                 consumer_group=self._consumer.group,
                 client_id=self._client.client_id,
@@ -300,33 +304,44 @@ class Rebalance(Generic[Q]):
             except _TROUBLE as error:
                 log.warning("%s: queues of %s could not be locked: %s", self._consumer.group, broker, error)
                 if unanswered is not None:
-                    unanswered += some
-                continue
+                    unanswered.extend(some)
+                return
             found = LockBatchResponseBody.decode(answer.body).lock_ok_mq_set
-            locked |= {MessageQueue.from_wire(queue) for queue in found}
+            locked.update(MessageQueue.from_wire(queue) for queue in found)
+
+        await asyncio.gather(*(lock_at(broker, some) for broker, some in _by_broker(queues).items()))
         return locked
 
     async def renew_locks(self) -> None:
         """Tell the brokers that we still have our queues; those that somebody else has by now are not consumed.
 
         A broker that does not answer has said nothing: our locks there count until they are too old, and it is asked
-        again soon.
+        again soon, apart from the others, whose locks need their next renewal in time.
         """
+        unanswered = await self._renew(self._consumer.assignments)
+        if unanswered and (self._asking_again is None or self._asking_again.done()):
+            work = self._renew_again(unanswered)
+            self._asking_again = self._consumer.scheduler.spawn(work, f"locks of {self._consumer.group} once more")
+
+    async def _renew_again(self, queues: list[MessageQueue]) -> None:
+        while queues:
+            await asyncio.sleep(RENEW_AGAIN)
+            queues = await self._renew(queues)
+
+    async def _renew(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """One request to each broker; those of silent brokers that are still ours."""
         assignments = self._consumer.assignments
-        asked = dict(assignments)
-        while asked:
-            unanswered: list[MessageQueue] = []
-            locked = await self.lock(asked, unanswered)
-            now = asyncio.get_running_loop().time()
-            for queue, assignment in asked.items():
-                if queue in locked:
-                    assignment.locked_at = now
-                    assignment.enter_if_idle()
-                elif queue not in unanswered:
-                    assignment.locked_at = None
-            if unanswered:
-                await asyncio.sleep(RENEW_AGAIN)
-            asked = {queue: assignments[queue] for queue in unanswered if queue in assignments}
+        asked = {queue: assignments[queue] for queue in queues if queue in assignments}
+        unanswered: list[MessageQueue] = []
+        locked = await self.lock(asked, unanswered)
+        now = asyncio.get_running_loop().time()
+        for queue, assignment in asked.items():
+            if queue in locked:
+                assignment.locked_at = now
+                assignment.enter_if_idle()
+            elif queue not in unanswered:
+                assignment.locked_at = None
+        return unanswered
 
     async def unlock(self, queues: Iterable[MessageQueue]) -> None:
         for broker, some in _by_broker(queues).items():

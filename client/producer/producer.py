@@ -8,6 +8,7 @@ DefaultMQProducerImpl.
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -173,14 +174,15 @@ class Producer:
             return
         self._is_open = False
         self._short.close()
-        if self._accumulator is not None:
-            await self._accumulator.close()
-        if self._traces is not None:
-            await self._traces.close()
-        await self._scheduler.close()
-        self._client.routes.on_changed.remove(self._route_changed)
-        self._client.routes.on_forgotten.remove(self._route_changed)
-        await self._client.remove_producer(self)
+        async with AsyncExitStack() as rest:
+            rest.push_async_callback(self._client.remove_producer, self)
+            rest.callback(self._client.routes.on_forgotten.remove, self._route_changed)
+            rest.callback(self._client.routes.on_changed.remove, self._route_changed)
+            rest.push_async_callback(self._scheduler.close)
+            if self._traces is not None:
+                rest.push_async_callback(self._traces.close)
+            if self._accumulator is not None:
+                await self._accumulator.close()
 
     def forked(self) -> None:
         """This is another process now: nothing may go the short way, so that the next send says so."""

@@ -4,7 +4,7 @@ import base64
 import binascii
 from typing import TYPE_CHECKING
 
-from cometmq.client.errors import InvalidMessage, NoBroker
+from cometmq.client.errors import InvalidMessage
 from cometmq.client.requests import ask
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.recall import RecallMessage, RecallMessageAnswer
@@ -22,12 +22,12 @@ async def recall(
 ) -> str:
     """The id of the message that was taken back. Asks the broker that the handle names, else another of the topic."""
     name = _broker_of(handle)
-    route = await client.routes.get(topic)
     brokers = client.routes.brokers
-    try:
-        address = brokers.master(name)
-    except NoBroker:
-        address = brokers.master(route.publish[0].broker_name)
+    if not brokers.has(name):
+        route = await client.routes.get(topic)
+        if not brokers.has(name) and route.publish:
+            name = route.publish[0].broker_name
+    address = brokers.master(name)
     header = RecallMessage(topic=topic, recall_handle=handle, producer_group=group)
     answer = await ask(client.remoting, address, RequestCode.RECALL_MESSAGE, header, timeout=timeout)
     return answer.header(RecallMessageAnswer).msg_id or ""

@@ -9,6 +9,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Final
 
 from cometmq.client.errors import ClientError
@@ -87,14 +88,15 @@ class TraceDispatcher:
 
     async def close(self) -> None:
         """Send the rest, and end."""
-        try:
-            async with asyncio.timeout(SEND_TIMEOUT):
-                await self.flush()
-        except (TimeoutError, ClientError):
-            log.warning("%d trace records were not sent before the close", len(self._waiting))
-        await self._scheduler.close()
-        if self._producer is not None:
-            await self._producer.close()
+        async with AsyncExitStack() as rest:
+            if self._producer is not None:
+                rest.push_async_callback(self._producer.close)
+            rest.push_async_callback(self._scheduler.close)
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT):
+                    await self.flush()
+            except (TimeoutError, ClientError):
+                log.warning("%d trace records were not sent before the close", len(self._waiting))
 
 
 def grouped(records: Iterable[TraceRecord]) -> Iterable[tuple[str, list[str]]]:

@@ -1,12 +1,17 @@
 """The SDK without await: the same things, from plain code and from many threads; and where it must not be used."""
 
+import inspect
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+import cometmq
 import cometmq.sync
 from cometmq.client import MessageQueue, SendStatus
 from cometmq.client.message import ReceivedMessage
@@ -115,8 +120,85 @@ def test_not_after_a_fork(broker: AnyBroker, name: Name) -> None:
         producer.send(name("T"), b"the parent goes on")
 
 
-def test_no_thread_is_left(broker: AnyBroker, name: Name) -> None:
-    before = set(threading.enumerate())
+def test_every_coroutine_of_the_sdk_is_there() -> None:
+    """The same objects and names: whatever is awaited there is called here."""
+    pairs = [
+        (cometmq.Client, cometmq.sync.Client),
+        (cometmq.Producer, cometmq.sync.Producer),
+        (cometmq.PushConsumer, cometmq.sync.PushConsumer),
+        (cometmq.PullConsumer, cometmq.sync.PullConsumer),
+        (cometmq.ReceivedMessage, cometmq.sync.SettledMessage),
+    ]
+    # What the parts of the SDK and the brokers call, not its users.
+    inner = {
+        "inner_producer", "send_internally", "remove_producer", "remove_consumer", "send_prepared", "reset_offsets",
+        "send_back", "send_to_retry_topic", "consume_directly",
+    }  # fmt: skip
+    for awaited, called in pairs:
+        names = {name for name, each in inspect.getmembers(awaited, inspect.iscoroutinefunction) if name[0] != "_"}
+        assert names - inner <= set(dir(called)), awaited
+
+
+def test_request_and_reply(broker: AnyBroker, name: Name) -> None:
+    def answer(message: cometmq.sync.SettledMessage) -> None:
+        message.reply(b"re: " + message.body)
+
+    with (
+        cometmq.sync.connect(broker.nameserver) as mq,
+        mq.producer(name("PG")) as producer,
+    ):
+        producer.send(name("T"), b"makes the topic", tag="no-request")
+        with mq.push_consumer(name("CG"), {name("T"): "request"}, answer, start_from="first"):
+            assert producer.request(name("T"), b"hello", tag="request", timeout=20).body == b"re: hello"
+
+
+def test_batches(broker: AnyBroker, name: Name) -> None:
+    with cometmq.sync.connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
+        receipts = producer.send_batch(name("T"), [b"0", b"1", b"2"])
+        with mq.push_consumer(name("CG"), {name("T"): "*"}, start_from="first", concurrency=3) as consumer:
+            seen = []
+            for messages in consumer.batches(2):
+                for message in messages:
+                    with message.process():
+                        seen.append(message.message_id)
+                if len(seen) == 3:
+                    break
+        assert seen == [receipt.message_id for receipt in receipts]
+        done = threading.Event()
+
+        def together(messages: list[cometmq.sync.SettledMessage]) -> None:
+            assert [type(message) for message in messages] == [cometmq.sync.SettledMessage] * len(messages)
+            done.set()
+
+        with mq.push_consumer(name("CG2"), {name("T"): "*"}, batch_handler=together, batch_size=3, start_from="first"):
+            assert done.wait(20)
+
+
+def test_the_admin_client(broker: AnyBroker, name: Name) -> None:
     with cometmq.sync.connect(broker.nameserver) as mq, mq.producer(name("PG")) as producer:
         producer.send(name("T"), b"x")
-    assert set(threading.enumerate()) <= before
+        route = mq.admin().topic_route(name("T"))
+        assert [each.broker_name for each in route.broker_datas] == ["broker-a"]
+
+
+def test_no_thread_is_left(broker: AnyBroker, name: Name, tmp_path: Path) -> None:
+    """In a process of its own: a broker inside of this one has threads too."""
+    code = f"""
+import threading
+import cometmq.sync
+with cometmq.sync.connect({broker.nameserver!r}) as mq, mq.producer({name("PG")!r}) as producer:
+    producer.send({name("T")!r}, b"x")
+    broadcast = dict(model="broadcasting", offsets_folder={str(tmp_path)!r}, start_from="first")
+    with mq.push_consumer({name("CG")!r}, {{{name("T")!r}: "*"}}, **broadcast) as consumer:
+        next(iter(consumer)).ack()  # its offset is written by another thread
+    done = threading.Event()
+    with mq.push_consumer({name("CG2")!r}, {{{name("T")!r}: "*"}}, lambda message: done.set(), start_from="first"):
+        done.wait(20)
+    print(len(threading.enumerate()) > 2)
+for thread in threading.enumerate():
+    if thread is not threading.main_thread():
+        thread.join(20)
+print([thread.name for thread in threading.enumerate() if thread is not threading.main_thread()])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    assert done.stdout.split("\n")[:2] == ["True", "[]"], done.stderr
