@@ -19,6 +19,7 @@ from cometmq.protocol.command import BadHeader, Command, SerializeType
 from cometmq.protocol.errors import FrameError
 from cometmq.protocol.frame import LENGTH_SIZE, PREFIX_SIZE, frame_length
 from cometmq.protocol.json_header import BROKEN, USUAL, envelope_decoder, request_decoders
+from cometmq.remoting.output import JOIN_LIMIT
 from cometmq.remoting.roster import Roster
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ class FrameReader:
         dispatch = self._dispatcher.dispatch
         settle = connection.pending.settle
         limit = self._roster.limits.frame - LENGTH_SIZE
-        high_water = self._roster.limits.high_water
+        early = min(self._roster.limits.high_water, JOIN_LIMIT)
         position = 0
         end = len(data)
         chunk = bytes(data) if end <= (_COPIED if is_accepted else _COPIED_ANSWERS) else b""
@@ -169,7 +170,7 @@ class FrameReader:
                 position = stop
                 if self.is_over:
                     return end
-                if output.gathered > high_water:
+                if output.gathered >= early:
                     output.flush()
                 if output.is_paused and is_accepted:
                     self._need = _HELD

@@ -32,7 +32,7 @@ _FIRST_STEP: Final = 1 << 20
 class Range:
     """Stretches of the log inside one file. It keeps the file until `release`, or the end of a `with`."""
 
-    __slots__ = ("_file", "hot", "length", "start", "stretches")
+    __slots__ = ("_file", "hot", "start", "stretches")
 
     def __init__(self, file: LogFile, stretches: list[tuple[int, int]], hot: bool) -> None:
         """`stretches` are physical offsets, from and to, in order. The file must be held already."""
@@ -40,8 +40,6 @@ class Range:
         self.stretches = stretches
         #: Physical offset of its first byte.
         self.start = stretches[0][0]
-        #: How many bytes it holds.
-        self.length = sum([end - start for start, end in stretches])
         #: Whether it is taken to be in memory. A cold range should be read in a thread.
         self.hot = hot
 
@@ -53,6 +51,11 @@ class Range:
 
     def __repr__(self) -> str:
         return f"<Range {self.start}+{self.length}{' hot' if self.hot else ''}>"
+
+    @property
+    def length(self) -> int:
+        """How many bytes it holds."""
+        return sum([end - start for start, end in self.stretches])
 
     @property
     def file(self) -> LogFile:

@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 UNIT: Final[Struct] = POINTER
 UNIT_SIZE: Final = 20
+#: Bytes that are read at once for whoever goes through a queue: units of some pulls, and little enough for many queues.
+AHEAD: Final = 4080
 #: Fills the file of a queue whose first message does not have the offset 0.
 BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
 
@@ -55,7 +57,7 @@ class Boundary(enum.Enum):
 class ConsumeQueue(UnitLog):
     """One queue of a topic. Offsets are queue offsets unless the name says otherwise."""
 
-    __slots__ = ("ext", "min_offset", "queue_id", "topic")
+    __slots__ = ("_ahead", "_read_to", "ext", "min_offset", "queue_id", "topic")
 
     SHAPE = UnitShape(UNIT_SIZE, not_negative=((0, 8),), positive=((8, 4),))
     is_batch = False
@@ -69,6 +71,10 @@ class ConsumeQueue(UnitLog):
         self.ext = ext
         #: The first message whose record is still there. Not on disk: it follows from the commit log.
         self.min_offset = 0
+        # Where the last read of units ended; and units that were read ahead: from where, how often the queue had been
+        # cut until then, and their bytes.
+        self._read_to = 0
+        self._ahead = (0, 0, b"")
 
     def __repr__(self) -> str:
         return f"<ConsumeQueue {self.topic}-{self.queue_id} {self.min_offset}..{self.max_offset}>"
@@ -172,10 +178,27 @@ class ConsumeQueue(UnitLog):
     # Reading
 
     def units(self, offset: int, max_count: int) -> bytes:
-        """Units from this offset on, up to `max_count`: one read, which ends with the file. Empty where none are."""
+        """Units from this offset on, up to `max_count`: one read, which ends with the file. Empty where none are.
+
+        Who goes through the queue gets most of them without a read: units never change.
+        """
         if offset < self.min_offset:
             return b""
-        return self.read(offset * UNIT_SIZE, max_count * UNIT_SIZE)
+        position = offset * UNIT_SIZE
+        length = min(max_count * UNIT_SIZE, self.written - position)
+        start, cuts, ahead = self._ahead
+        inside = position - start
+        if inside >= 0 and 0 < length <= len(ahead) - inside and cuts == self.cuts:
+            self._read_to = position + length
+            return ahead[inside : inside + length]
+        if position == self._read_to and length < AHEAD:
+            ahead = self.read(position, AHEAD)
+            self._ahead = (position, self.cuts, ahead)
+            units = ahead[:length]
+        else:
+            units = self.read(position, length)
+        self._read_to = position + len(units)
+        return units
 
     def entries(self, offset: int, max_count: int) -> Iterator[Entry]:
         """The same as values."""

@@ -189,7 +189,7 @@ class _Collector:
         file = found.file
         if file is None or not file.hold():
             return False
-        self.ranges.append(Range(file, list(found.stretches), True))
+        self.ranges.append(Range(file, found.stretches, True))
         self.count += found.messages
         self.size += found.size
         return True
