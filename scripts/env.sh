@@ -25,7 +25,7 @@ find_python() { # prints the first interpreter that is new enough
 ensure() { # runtime|dev
   level=$1
   python=$root/.venv/bin/python
-  wanted="$level $(cksum < "$root/pyproject.toml") $root"
+  wanted="$level $(cat "$root/pyproject.toml" "$root/setup.py" "$root/spark/_native.c" | cksum) $root"
   for have in runtime dev; do # the development environment holds the runtime
     [ "$have" = runtime ] && [ "$level" = dev ] && continue
     stamp=$root/.venv/.cometmq-$have

@@ -140,7 +140,7 @@ def read_heads(data: bytes, starts: Ints, *, compressed_too: bool = False) -> He
     fields = lumps.view(HEAD)
     ends = starts + fields["size"]
     body_length = fields["body_length"].astype(np.int64)
-    regular = (fields["magic"] == MAGIC_V1) & (fields["sys_flag"] & unusual == 0)
+    regular = (fields["magic"] == MAGIC_V1) & (fields["sys_flag"] & unusual == 0) & (fields["physical_offset"] >= 0)
     regular &= (body_length >= 0) & (body_length <= fields["size"] - MIN_RECORD_SIZE)
     # A length that is not believed counts as 0, so that whatever is read for it lies inside of the record.
     body_ends = starts + HEAD.itemsize + np.where(regular, body_length, 0)

@@ -16,8 +16,8 @@ from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.errors import CometMQError
 from cometmq.protocol.record import QUEUE_OFFSET_POSITION
-from cometmq.spark.decode import Piece
 from cometmq.spark.errors import DataLoss, SparkSourceError
+from cometmq.spark.frame import Piece
 from cometmq.spark.link import Link
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.read_options import SLAVE, SQL92, ReadOptions

@@ -21,12 +21,12 @@ from cometmq.spark.read_options import ReadOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from cometmq.spark.decode import Piece
+    from cometmq.spark.frame import Piece
     from cometmq.spark.pulls import SpanReader
 
 #: Bytes of a span, by what messages have taken so far: what a broker and we handle without leaving the processor's
 #: caches, and far enough below its limit for a pull that it need not look at each message.
-SPAN_BYTES: Final = 1024 * 1024
+SPAN_BYTES: Final = 2 * 1024 * 1024
 #: Bytes that may be under way, or wait for the task, at once.
 PREFETCH: Final = 4 * SPAN_BYTES
 #: Bytes that a message is taken to need before any has come.

@@ -1,6 +1,7 @@
 """The decoder against the plain loop: whatever the records are, and whichever columns are asked for."""
 
 import gzip
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,9 +13,11 @@ from pyspark.sql.types import BinaryType, LongType, MapType, StringType, StructF
 from cometmq.protocol import sysflag
 from cometmq.protocol.message_id import pack_host
 from cometmq.protocol.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE, decode_records
+from cometmq.spark import native
 from cometmq.spark.columns import TYPES, Columns, full_schema
-from cometmq.spark.decode import Decoder, Piece, decode
+from cometmq.spark.decode import Decoder, decode
 from cometmq.spark.errors import OptionError
+from cometmq.spark.frame import Piece
 from cometmq.spark.irregular import CorruptMessage
 from cometmq.spark.queue_range import QueueRange
 from cometmq.spark.read_options import RAW, SKIP
@@ -24,6 +27,17 @@ pytestmark = pytest.mark.spark
 
 ALL = Columns.of(full_schema())
 STORE = Path(__file__).parents[1] / "data" / "store"
+
+
+@pytest.fixture(scope="module", params=["native", "numpy"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here by the native twin and without it."""
+    if request.param == "native" and not native.IS_BUILT:
+        pytest.skip("there was no compiler to build the native twin")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr(native, "_native", None)
+        yield
 
 
 def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:

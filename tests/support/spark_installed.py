@@ -36,8 +36,8 @@ def build_wheel(home: Path) -> Path:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     folders = {settings["package-dir"].get(package, package).split("/")[0] for package in settings["packages"]}
     for folder in sorted(name for name in folders if (ROOT / name).is_dir()):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy / file)
     pip("wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", str(home / "wheels"), str(copy))
     (wheel,) = (home / "wheels").glob("cometmq-*.whl")
