@@ -27,11 +27,25 @@ class NoNameserver(ClientError):
     code = 10004
     remedy = "give the addresses to connect(), set NAMESRV_ADDR, or name an HTTP address server"
 
+    def __init__(self, text: str, *, are_silent: bool = False) -> None:
+        """`are_silent`: there are some, and none of them answers."""
+        super().__init__(text)
+        if are_silent:
+            self.retriable = True
+            self.remedy = "check that a nameserver runs at one of these addresses, and that this machine can reach it"
+
 
 class NoRoute(ClientError):
-    """Raised when nobody knows where a topic lives; the text says which of the possible causes it is."""
+    """Raised when there is no way to a topic; the text says which of the possible causes it is."""
 
     code = 10005
+    remedy = "create the topic (mqadmin updateTopic), or check its name"
+
+    def __init__(self, text: str, *, remedy: str | None = None, retriable: bool = False) -> None:
+        super().__init__(text)
+        self.retriable = retriable
+        if remedy is not None:
+            self.remedy = remedy
 
 
 class NoBroker(ClientError):

@@ -123,7 +123,7 @@ class Nameservers:
             if addresses is self.addresses:
                 self._chosen = index
             return answer
-        raise NoNameserver(f"no nameserver answered ({'; '.join(failures)})")
+        raise NoNameserver(f"no nameserver answered ({'; '.join(failures)})", are_silent=True)
 
     def _why_none(self) -> str:
         if self._url is not None:

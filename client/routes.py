@@ -15,8 +15,9 @@ from cometmq.client.errors import BrokerError, NoBroker, NoNameserver, NoRoute
 from cometmq.client.nameservers import Nameservers
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
-from cometmq.protocol.bodies.route import MASTER_ID, BrokerData, QueueData, TopicRouteData
+from cometmq.protocol.bodies.route import MASTER_ID, BrokerData, ClusterInfo, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.errors import ProtocolError
 from cometmq.protocol.requests.namesrv import GetRouteInfo
 from cometmq.remoting.errors import TransportError
 
@@ -82,6 +83,30 @@ def _ordered_queues(topic: str, text: str) -> list[MessageQueue]:
         if broker and count.isascii() and count.isdigit():
             queues += [MessageQueue(topic, broker, queue_id) for queue_id in range(int(count))]
     return queues
+
+
+def why_unwritable(route: TopicRoute, topic: str) -> NoRoute:
+    """Why a topic that has a route has no queue that can be sent to. `topic` as its user wrote it."""
+    data = route.data
+    brokers = sorted(each.broker_name for each in data.queue_datas)
+    writable = [each for each in data.queue_datas if each.perm & PERM_WRITE]
+    if not brokers:
+        return NoRoute(f"topic {topic} is on no broker any more", retriable=True)
+    if not writable:
+        return NoRoute(
+            f"topic {topic} may not be written to on {', '.join(brokers)}",
+            remedy="allow it again with mqadmin updateTopicPerm (6: read and write), or updateTopic -p 6",
+        )
+    if not any(each.write_queue_nums for each in writable):
+        return NoRoute(
+            f"topic {topic} has no write queues on {', '.join(brokers)}",
+            remedy="give it some with mqadmin updateTopic -w",
+        )
+    return NoRoute(
+        f"topic {topic} has no master: only slaves of {', '.join(each.broker_name for each in writable)} are up",
+        remedy="start the master again, or use a topic on several brokers",
+        retriable=True,
+    )
 
 
 class BrokerTable:
@@ -185,9 +210,7 @@ class Routes:
             try:
                 data = await self._ask(names.DEFAULT_TOPIC)
             except NoRoute:
-                raise NoRoute(
-                    f"topic {topic} does not exist, and no broker makes topics on demand (autoCreateTopicEnable)"
-                ) from error
+                raise await self._why_missing(topic) from error
         route = route_of(topic, data, template_queues=template_queues)
         self._take(route)
         return route
@@ -239,6 +262,26 @@ class Routes:
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError.of(answer, "the nameserver")
         return TopicRouteData.decode(answer.body)
+
+    async def _why_missing(self, topic: str) -> NoRoute:
+        """Why a topic cannot be sent to that no nameserver knows, nor any that is made on demand."""
+        try:
+            answer = await self._nameservers.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=self._timeout)
+            brokers = sorted(ClusterInfo.decode(answer.body).broker_addr_table) if answer.code == 0 else None
+        except (NoNameserver, TransportError, ProtocolError) as error:
+            log.debug("which brokers there are is not known: %s", error)
+            brokers = None
+        if brokers is not None and not brokers:
+            return NoRoute(
+                f"topic {topic} has no route: no broker is registered with the nameserver",
+                remedy="start a broker, or check that its namesrvAddr names this nameserver",
+                retriable=True,
+            )
+        where = f"on {', '.join(brokers)}" if brokers else "everywhere"
+        return NoRoute(
+            f"topic {topic} does not exist, and auto-creation is off {where} (autoCreateTopicEnable)",
+            remedy="create the topic (mqadmin updateTopic), or check its name",
+        )
 
     def _take(self, route: TopicRoute) -> TopicRoute:
         self.brokers.learn(route.data.broker_datas)

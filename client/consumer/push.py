@@ -1,7 +1,7 @@
 """The push consumer: messages come by themselves, to a handler or to whoever iterates.
 
 It puts the parts together: rebalance gives assignments, assignments pull and settle, the line hands messages out, and
-here they are processed. RocketMQ's DefaultMQPushConsumerImpl with its two consume services.
+workers or whoever iterates here take them. RocketMQ's DefaultMQPushConsumerImpl.
 """
 
 import asyncio
@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
+from cometmq.client.consumer.agreement import FIRST as AGREEMENT_FIRST
+from cometmq.client.consumer.agreement import INTERVAL as AGREEMENT_INTERVAL
+from cometmq.client.consumer.agreement import Agreement
 from cometmq.client.consumer.allocate import Strategy
 from cometmq.client.consumer.assignment import Assignment
 from cometmq.client.consumer.consume_hooks import ConsumeHooks
@@ -32,7 +35,8 @@ from cometmq.client.consumer.subscriptions import (
     subscription_data,
 )
 from cometmq.client.consumer.unsettled import Unsettled
-from cometmq.client.errors import Closed, RetryFrom, RetryLater
+from cometmq.client.consumer.workers import Workers
+from cometmq.client.errors import Closed
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.client.scheduler import Scheduler
@@ -56,8 +60,6 @@ QueueListener = Callable[[str, Sequence[MessageQueue]], None]
 
 #: Handlers that run at once, when there is a handler.
 CONCURRENCY = 20
-#: A worker lets others run after so many messages that never waited for anything.
-MESSAGES_IN_A_ROW = 64
 #: Levels at which messages that took too long are given back.
 EXPIRED_LEVEL = 3
 
@@ -118,7 +120,7 @@ class PushConsumer(GroupMember):
         self._unsettled = Unsettled(self.concurrency)
         #: By topic; forgotten when its queues here become more or fewer.
         self._limits: dict[str, tuple[int, int]] = {}
-        self._running: set[asyncio.Task[Any]] = set()
+        self._workers: Workers | None = None
         self._rebalancing: asyncio.Task[Any] | None = None
 
     # Its life
@@ -133,6 +135,7 @@ class PushConsumer(GroupMember):
         self.pulls = Pulls(self.client, self.group)
         self._giving_back = GivingBack(self.client, self.group, self.retry_topic)
         self.rebalance = Rebalance(self)
+        self.agreement = Agreement(self.client, self.group, self.subscriptions)
         self.client.add_consumer(self)
         self._state = "open"
         try:
@@ -148,13 +151,13 @@ class PushConsumer(GroupMember):
         await self.client.heartbeats.beat()
         self._rebalancing = self.scheduler.spawn(self.rebalance.run(), f"rebalance of {self.group}")
         self.scheduler.every(self.options.persist_interval, self._persist, "commit of the offsets")
+        self.scheduler.every(AGREEMENT_INTERVAL, self.agreement.look, "look at the group", first=AGREEMENT_FIRST)
         self.scheduler.every(self.options.consume_timeout, self._expire, "look for messages that take too long")
         if self.needs_locks:
             self.scheduler.every(LOCK_INTERVAL, self.rebalance.renew_locks, "renewal of the locks", first=1.0)
         if self.handling:
-            for number in range(self.concurrency):
-                task = self.scheduler.spawn(self._work(), f"worker {number} of {self.group}")
-                self._running.add(task)
+            self._workers = Workers(self.group, self.handling, self._hooks, self.line, self._take)
+            self._workers.start(self.concurrency, self.scheduler)
 
     async def close(self) -> None:
         """Finish what runs, commit, unlock and leave. Messages that were not processed come to others.
@@ -162,7 +165,7 @@ class PushConsumer(GroupMember):
         Who closes it a second time waits for the end of the first close; a handler does not, since that waits for it.
         """
         if self._state == "closing":
-            if asyncio.current_task() not in self._running:
+            if self._workers is None or asyncio.current_task() not in self._workers:
                 await self._closed.wait()
             return
         if self._state != "open":
@@ -184,7 +187,8 @@ class PushConsumer(GroupMember):
             rest.push_async_callback(self._let_go)
             # No queue comes or goes any more: one that came after the unlock would stay locked.
             await self._finish_rebalance()
-            await self._finish_workers()
+            if self._workers is not None:
+                await self._workers.finish(self.options.close_timeout)
 
     async def _let_go(self) -> None:
         for message in self._unsettled:
@@ -209,14 +213,6 @@ class PushConsumer(GroupMember):
             await asyncio.wait([self._rebalancing])
         for assignment in self.assignments.values():
             assignment.leave()
-
-    async def _finish_workers(self) -> None:
-        running = [task for task in self._running if task is not asyncio.current_task()]
-        if running:
-            _, late = await asyncio.wait(running, timeout=self.options.close_timeout)
-            for task in late:
-                log.warning("%s did not finish within %g s", task.get_name(), self.options.close_timeout)
-                task.cancel()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -413,47 +409,6 @@ class PushConsumer(GroupMember):
                 unsettled.waiters.wake()  # the slot that this one would have used is another one's
                 raise
         return None
-
-    # By handlers
-
-    async def _work(self) -> None:
-        in_a_row = 0
-        while self._state == "open":
-            messages = self._take(self.handling.batch_size)
-            if messages is None:
-                in_a_row = 0
-                await self.line.wait()
-                continue
-            await self._process(messages)
-            in_a_row += 1
-            if in_a_row >= MESSAGES_IN_A_ROW:
-                in_a_row = 0
-                await asyncio.sleep(0)
-
-    async def _process(self, messages: list[ReceivedMessage]) -> None:
-        """Call the handler and settle what came of it."""
-        failed_from, level = len(messages), 0
-        told = self._hooks.before(messages) if self._hooks.are_any else None
-        error: Exception | None = None
-        try:
-            await self.handling(messages)
-        except RetryFrom as some:
-            error = some
-            failed_from, level = min(max(some.index, 0), len(messages)), some.delay_level
-        except RetryLater as later:
-            error = later
-            failed_from, level = 0, later.delay_level
-        except Exception as failure:
-            error = failure
-            log.exception("the handler of %s failed for %s", self.group, ", ".join(repr(each) for each in messages))
-            failed_from = 0
-        if told is not None:
-            self._hooks.after(told, is_success=failed_from == len(messages), error=error)
-        for message in messages[:failed_from]:
-            message.delivery.settle(message)
-        # In reverse, so that an ordered queue gets them back in their order.
-        for message in reversed(messages[failed_from:]):
-            await message.retry(level)
 
     def consumed(self, message: ReceivedMessage, *, is_success: bool) -> None:
         """A message that was handed out by iteration is settled."""

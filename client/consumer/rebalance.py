@@ -118,6 +118,8 @@ class Rebalance(Generic[Q]):
         self._wanted = asyncio.Event()
         #: Queues whose lock we may have although they are not assigned, yet or any more: a close unlocks them too.
         self.locking: set[MessageQueue] = set()
+        #: What kept us from a round, by topic.
+        self._troubles: dict[str, str] = {}
         self._asking_again: asyncio.Task[None] | None = None
 
     def soon(self) -> None:
@@ -169,9 +171,13 @@ class Rebalance(Generic[Q]):
             # "no consumer for this group": the broker was restarted since our last heartbeat.
             clients = []
         except _TROUBLE as error:
-            level = logging.DEBUG if topic.startswith(names.RETRY_PREFIX) else logging.WARNING
+            # Rounds follow each other quickly then: the same trouble is told once.
+            is_new = self._troubles.get(topic) != str(error) and not topic.startswith(names.RETRY_PREFIX)
+            self._troubles[topic] = str(error)
+            level = logging.WARNING if is_new else logging.DEBUG
             log.log(level, "%s keeps its queues of %s: %s", consumer.group, topic, error)
             return None
+        self._troubles.pop(topic, None)
         if self._client.client_id not in clients:
             # The broker has not heard of us yet: the heartbeat is on its way.
             await self._client.heartbeats.beat()

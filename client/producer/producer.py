@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from cometmq.client.errors import (
     Closed,
     InvalidMessage,
-    NoRoute,
 )
 from cometmq.client.hooks import Hooks
 from cometmq.client.message import Message, SendReceipt, check_body
 from cometmq.client.producer.accumulate import Accumulate, Accumulator
 from cometmq.client.producer.attempts import AttemptOptions, Attempts
+from cometmq.client.producer.budget import within
 from cometmq.client.producer.choice import QueueChoice
 from cometmq.client.producer.delays import Delays
 from cometmq.client.producer.detector import ROUND, Detector
@@ -43,7 +43,7 @@ from cometmq.client.producer.request_reply import Reply, make_known, wait_for_re
 from cometmq.client.producer.selectors import SELECTORS, Selector, java_hash
 from cometmq.client.producer.short_way import FirstAttempt, ShortWay
 from cometmq.client.queues import MessageQueue
-from cometmq.client.routes import TopicRoute
+from cometmq.client.routes import TopicRoute, why_unwritable
 from cometmq.client.scheduler import Scheduler
 from cometmq.protocol import names, namespaces
 from cometmq.protocol import properties as props
@@ -268,8 +268,9 @@ class Producer:
         """Send a message that nobody answers for: fast, and lost without a word when something goes wrong."""
         message = body if isinstance(body, Message) else Message(body, **options)
         deadline = self._now() + self._send_timeout
-        route, target = await self._resolve(topic, message, queue)
-        outgoing = self._packer.pack_message(route.topic, message, await self._delays.properties(route, message))
+        route, target = await self._resolve(topic, message, queue, deadline)
+        extra = await self._delay_properties(route, message, deadline)
+        outgoing = self._packer.pack_message(route.topic, message, extra)
         await self._attempts.oneway(outgoing, target or self._choice.choose(route, self._loop.time()), deadline)
 
     async def send_batch(
@@ -291,7 +292,7 @@ class Producer:
         wait = check_batch(members)
         budget = self._send_timeout if timeout is None else timeout
         deadline = self._now() + budget
-        route, target = await self._resolve(topic, None, queue)
+        route, target = await self._resolve(topic, None, queue, deadline)
         if route.topic.startswith(names.RETRY_PREFIX):
             raise InvalidMessage("a batch cannot go to a retry topic: send its messages one by one")
         receipts: list[SendReceipt] = []
@@ -315,8 +316,9 @@ class Producer:
         message = body if isinstance(body, Message) else Message(body, **options)
         budget = self._send_timeout if timeout is None else timeout
         began = self._now()
-        route, target = await self._resolve(topic, message, queue)
-        await make_known(self._client, route)
+        route, target = await self._resolve(topic, message, queue, began + budget)
+        async with within(began + budget, "telling the brokers who waits for the reply"):
+            await make_known(self._client, route)
         correlation, future = self._client.replies.expect()
         try:
             extra = {
@@ -344,7 +346,7 @@ class Producer:
     async def send_prepared(self, outgoing: Outgoing, queue: MessageQueue | None = None) -> SendReceipt:
         """Send what was packed elsewhere: messages that are tried again, replies, traces."""
         deadline = self._now() + self._send_timeout
-        route, target = await self._resolve(outgoing.topic, None, queue)
+        route, target = await self._resolve(outgoing.topic, None, queue, deadline)
         return await self._send_packed(outgoing, route, target, deadline)
 
     def pack(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
@@ -373,8 +375,8 @@ class Producer:
     ) -> SendReceipt:
         budget = self._send_timeout if given is None else given
         deadline = self._now() + budget
-        route, target = await self._resolve(topic, message, queue)
-        extra = await self._delays.properties(route, message)
+        route, target = await self._resolve(topic, message, queue, deadline)
+        extra = await self._delay_properties(route, message, deadline)
         accumulator = self._accumulator
         if (
             accumulator is not None
@@ -422,10 +424,10 @@ class Producer:
         return self._short.begin(path, outgoing, self._loop.time(), self._send_timeout)
 
     async def _resolve(
-        self, topic: str, message: Message | None, queue: MessageQueue | None
+        self, topic: str, message: Message | None, queue: MessageQueue | None, deadline: float
     ) -> tuple[TopicRoute, MessageQueue | None]:
         """The route of a topic, and the queue (as on the wire) that the user, a key or the selector prescribes."""
-        route = await self._route(topic)
+        route = await self._route(topic, deadline)
         if queue is not None:
             if queue.topic not in (topic, route.topic):
                 raise InvalidMessage(f"{queue} is no queue of the topic {topic}")
@@ -438,21 +440,28 @@ class Producer:
             raise InvalidMessage(f"the selector chose {chosen}, which is none of the topic's queues")
         return route, chosen._replace(topic=route.topic) if self._client.namespace else chosen
 
-    async def _route(self, topic: str) -> TopicRoute:
+    async def _delay_properties(self, route: TopicRoute, message: Message, deadline: float) -> dict[str, str] | None:
+        if message.delay is None and message.deliver_at is None and message.delay_level is None:
+            return None
+        async with within(deadline, "asking the brokers whether they have timers"):
+            return await self._delays.properties(route, message)
+
+    async def _route(self, topic: str, deadline: float) -> TopicRoute:
         client = self._client
         wire_topic = namespaces.wrap(client.namespace, topic) if client.namespace else topic
         route = client.routes.known(wire_topic)
         if route is None or wire_topic not in self._topics or wire_topic in self._order.lines:
             check_topic(wire_topic)
             with self._order.place(wire_topic) as place:
-                if route is None:
-                    route = await client.routes.for_send(
-                        wire_topic, template=self._options.template, template_queues=self._options.template_queues
-                    )
-                await place.turn()
+                async with within(deadline, f"finding the route of {topic}"):
+                    if route is None:
+                        route = await client.routes.for_send(
+                            wire_topic, template=self._options.template, template_queues=self._options.template_queues
+                        )
+                    await place.turn()
             self._topics.add(wire_topic)
         if not route.publish:
-            raise NoRoute(f"topic {topic} has no queue that can be written: no master is up, or writing is forbidden")
+            raise why_unwritable(route, topic)
         if topic not in self._paths and self._takes_short and self._is_open:
             self._short.open(topic, route)
         return route

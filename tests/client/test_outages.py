@@ -1,14 +1,20 @@
 """What a user sees when servers go away: nameservers, brokers, topics; and groups that do not agree."""
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cometmq.client import Client, connect
+from cometmq.client.consumer import push
+from cometmq.client.consumer.agreement import differences
+from cometmq.client.consumer.subscriptions import Sql, Subscription, subscription_data
 from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, SendFailed
 from cometmq.client.message import ReceivedMessage
+from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.remoting.errors import TransportError
 from cometmq.testing import EmbeddedBroker
 from support.cluster import OURS, AnyBroker, Cluster
@@ -136,13 +142,15 @@ async def test_a_topic_that_is_deleted_and_comes_back_goes_on(
             await until(lambda: b"2" in received, "the second", 60)
 
 
-def complaints(caplog: pytest.LogCaptureFixture, group: str) -> list[str]:
-    return [line for line in caplog.messages if group in line and "different subscriptions" in line]
+def complaints(caplog: pytest.LogCaptureFixture, group: str, text: str) -> list[str]:
+    return [line for line in caplog.messages if group in line and text in line]
 
 
-async def test_members_that_subscribe_differently_go_on_and_the_broker_says_so(
-    broker: AnyBroker, name: Name, caplog: pytest.LogCaptureFixture
+async def test_members_that_subscribe_differently_go_on_and_are_told(
+    broker: AnyBroker, name: Name, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(push, "AGREEMENT_FIRST", 0.1)
+    monkeypatch.setattr(push, "AGREEMENT_INTERVAL", 0.1)
     one, two = Received(), Received()
     async with (
         connect(broker.nameserver) as first,
@@ -151,12 +159,71 @@ async def test_members_that_subscribe_differently_go_on_and_the_broker_says_so(
     ):
         await producer.send(name("T"), b"0", tag="a")
         async with (
-            first.push_consumer(name("CG"), {name("T"): "a"}, one, start_from="first") as member,
+            first.push_consumer(name("CG"), {name("T"): "a || c"}, one, start_from="first") as member,
             second.push_consumer(name("CG"), {name("T"): "b"}, two, start_from="first") as other,
         ):
-            await until(lambda: complaints(caplog, name("CG")), "the broker complains", 30)
             # Who gets what is anybody's guess now; but both have queues, and go on to pull them.
             await until(lambda: member.assignments and other.assignments, "both have queues", 60)
-    complaint = complaints(caplog, name("CG"))[0]
+            # Whoever is not the one that the broker heard last learns of the other.
+            told = "subscribe differently"
+            await until(lambda: complaints(caplog, name("CG"), told), "a member complains", 60)
+            for _ in range(3):
+                await member.agreement.look()
+    # Each member tells a difference once.
+    assert 1 <= len(complaints(caplog, name("CG"), told)) <= 2
+    for complaint in complaints(caplog, name("CG"), told):
+        assert re.search(r"with '(a \|\| c|b)' here and with '(a \|\| c|b)' elsewhere", complaint)
+
+
+async def test_a_topic_that_is_missing_is_told_once(
+    own_broker: EmbeddedBroker, name: Name, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        connect(own_broker.nameserver) as mq,
+        mq.push_consumer(name("CG"), {name("T"): "*"}, Received(), rebalance_soon=0.01) as consumer,
+    ):
+        rounds = Counter[str]()
+        mine = consumer.rebalance._mine
+
+        async def counted(topic: str) -> object:
+            rounds[topic] += 1
+            return await mine(topic)
+
+        consumer.rebalance._mine = counted  # type: ignore[assignment,method-assign]
+        await until(lambda: rounds[name("T")] >= 5, "it is looked for again and again", 30)
+        told = [line for line in caplog.messages if "no nameserver knows the topic" in line and "keeps its" in line]
+        assert len(told) == 1
+
+
+async def test_a_broker_tells_of_members_that_subscribe_differently(
+    own_broker: EmbeddedBroker, name: Name, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        connect(own_broker.nameserver) as first,
+        connect(own_broker.nameserver) as second,
+        first.producer(name("PG")) as producer,
+    ):
+        await producer.send(name("T"), b"makes the topic")
+        told = "different subscriptions"
+        async with (
+            first.push_consumer(name("CG"), {name("T"): "a"}, Received()),
+            second.push_consumer(name("CG"), {name("T"): "b"}, Received()),
+        ):
+            await until(lambda: complaints(caplog, name("CG"), told), "the broker complains", 30)
+    complaint = complaints(caplog, name("CG"), told)[0]
     assert "'a'" in complaint
     assert "'b'" in complaint
+
+
+def test_what_counts_as_a_difference() -> None:
+    def table(**wanted: Subscription) -> dict[str, SubscriptionData]:
+        return {topic: subscription_data(topic, each, 1) for topic, each in wanted.items()}
+
+    retries = {"%RETRY%CG": subscription_data("%RETRY%CG", "*", 1)}
+    assert differences(table(T="a || b"), table(T="b||a")) == []
+    assert differences(table(T="*") | retries, table(T="*")) == []
+    assert differences(table(T="*"), table(T=Sql("a > 1"))) == ["T with '*' here and with 'a > 1' elsewhere"]
+    assert differences(table(T="a", U="*"), table(T="a", V="*")) == [
+        "U with '*' here and not elsewhere",
+        "V not here and with '*' elsewhere",
+    ]

@@ -1,6 +1,7 @@
 """Sends over real sockets: receipts, keys, batches, delays, refusals, and what a user sees when nothing works."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -22,8 +23,10 @@ from cometmq.protocol.message_id import decode_message_id, decode_unique_key
 from cometmq.protocol.record import Record, decode_record
 from cometmq.protocol.requests.queries import ViewMessage
 from cometmq.protocol.sysflag import CompressionType
+from cometmq.remoting.errors import Timeout
 from cometmq.testing import EmbeddedBroker
 from support.cluster import AnyBroker
+from support.fake_cluster import FakeCluster
 from support.standalone import make_topic
 
 Name = Callable[[str], str]
@@ -174,14 +177,38 @@ async def test_a_producer_that_is_not_open(mq: Client, name: Name) -> None:
 
 async def test_nobody_is_there(unused_tcp_port: int) -> None:
     async with connect(f"127.0.0.1:{unused_tcp_port}") as mq, mq.producer("PG") as producer:
-        with pytest.raises(NoNameserver, match="no nameserver answered"):
+        with pytest.raises(NoNameserver, match="no nameserver answered") as caught:
             await producer.send("T", b"x")
+    assert caught.value.retriable
+    assert "check that a nameserver runs" in caught.value.remedy
+
+
+async def test_a_nameserver_that_is_silent_takes_no_more_time_than_a_send_has() -> None:
+    """It takes connections and never answers, as a process that was stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with connect(f"127.0.0.1:{silent.getsockname()[1]}") as mq, mq.producer("PG") as producer:
+            for send in (
+                producer.send("T", b"x", timeout=0.1),
+                producer.send("T", b"x", sharding_key="k", timeout=0.1),
+                producer.send_batch("T", [b"x"], timeout=0.1),
+                producer.request("T", b"x", timeout=0.1),
+            ):
+                with pytest.raises(Timeout, match="finding the route of T took all the time"):
+                    await send
+
+
+async def test_no_broker_has_registered() -> None:
+    async with FakeCluster() as cluster, connect(cluster.nameserver) as mq, mq.producer("PG") as producer:
+        cluster.missing |= {"T", "TBW102"}
+        with pytest.raises(NoRoute, match="no broker is registered with the nameserver") as caught:
+            await producer.send("T", b"x")
+        assert caught.value.retriable
 
 
 async def test_a_topic_that_nobody_makes() -> None:
     with EmbeddedBroker(config={"autoCreateTopicEnable": False}) as broker:
         async with connect(broker.nameserver) as mq, mq.producer("PG") as producer:
-            with pytest.raises(NoRoute, match="autoCreateTopicEnable"):
+            with pytest.raises(NoRoute, match=r"auto-creation is off on broker-a \(autoCreateTopicEnable\)"):
                 await producer.send("T", b"x")
 
 

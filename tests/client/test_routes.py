@@ -8,7 +8,7 @@ import pytest
 from cometmq.client.errors import NoBroker, NoNameserver, NoRoute
 from cometmq.client.nameservers import Nameservers, configured_addresses, lookup_url
 from cometmq.client.queues import MessageQueue
-from cometmq.client.routes import Routes, TopicRoute, route_of
+from cometmq.client.routes import Routes, TopicRoute, route_of, why_unwritable
 from cometmq.namesrv.address_server import AddressServer
 from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -37,6 +37,27 @@ def test_queues_of_a_route() -> None:
     route = route_of("T", DATA)
     assert route.publish == queues("T", ("b", 0), ("b", 1)), "writable, with a master"
     assert route.subscribe == queues("T", ("a", 0), ("a", 1), ("b", 0), ("slave-only", 0)), "readable"
+
+
+@pytest.mark.parametrize(
+    ("place", "cause"),
+    [
+        (None, "is on no broker any more"),
+        (QueueData(broker_name="b", perm=4, read_queue_nums=1, write_queue_nums=1), "may not be written to on b"),
+        (QueueData(broker_name="b", perm=6, read_queue_nums=1, write_queue_nums=0), "has no write queues on b"),
+        (
+            QueueData(broker_name="slave-only", perm=6, read_queue_nums=1, write_queue_nums=1),
+            "has no master: only slaves",
+        ),
+    ],
+)
+def test_why_a_topic_with_a_route_cannot_be_written_to(place: QueueData | None, cause: str) -> None:
+    data = TopicRouteData(broker_datas=DATA.broker_datas, queue_datas=[place] if place else [])
+    route = route_of("NS%T", data)
+    assert not route.publish
+    error = why_unwritable(route, "T")
+    assert cause in str(error)
+    assert error.remedy
 
 
 def test_an_order_configuration_prescribes_the_queues() -> None:
@@ -122,7 +143,7 @@ async def test_unknown_topics(nameserver: Nameserver, remoting: RemotingClient) 
     routes = Routes(Nameservers(remoting, [nameserver.address]))
     with pytest.raises(NoRoute, match="no nameserver knows the topic T"):
         await routes.get("T")
-    with pytest.raises(NoRoute, match="no broker makes topics on demand"):
+    with pytest.raises(NoRoute, match="auto-creation is off everywhere"):
         await routes.for_send("T", template="TBW102", template_queues=4)
     nameserver.topics["TBW102"] = DATA
     route = await routes.for_send("T", template="TBW102", template_queues=4)

@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Self
 
-from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
+from cometmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.offsets import OffsetAnswer
 from cometmq.protocol.requests.send import SendMessageAnswer
@@ -88,6 +88,7 @@ class FakeCluster:
         self.queries: list[Request[Any]] = []
         table = HandlerTable()
         table.add(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+        table.add(RequestCode.GET_BROKER_CLUSTER_INFO, self._brokers)
         self._nameserver = Server(table, ServerOptions(host="127.0.0.1", tls=tls or TlsOptions()))
 
     def __getitem__(self, name: str) -> FakeBroker:
@@ -123,6 +124,13 @@ class FakeCluster:
             ],
         )
         return Response(body=route.encode())
+
+    def _brokers(self, request: Request[Any]) -> Response:
+        table = {
+            name: BrokerData(broker_name=name, cluster="DefaultCluster", broker_addrs={0: self.brokers[name].address})
+            for name in self.known
+        }
+        return Response(body=ClusterInfo(broker_addr_table=table).encode())
 
     async def __aenter__(self) -> Self:
         await self._nameserver.start()

@@ -54,9 +54,6 @@ DIFFERENCES: dict[str, Difference] = {
     "test_forwarder::test_everything_that_belongs_to_a_message_is_kept_and_nothing_else": Difference(
         BOTH, "the test moves the broker's clock"
     ),
-    "test_outages::test_members_that_subscribe_differently_go_on_and_the_broker_says_so": Difference(
-        BOTH, "the test reads the broker's log; a real one says nothing about such members"
-    ),
 }
 
 
