@@ -37,8 +37,9 @@ class RocketMQSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader; one that takes filters only where Spark offers them, for it refuses that one elsewhere."""
         from cometmq.spark.batch import BatchReader, FilteringBatchReader
+        from cometmq.spark.processes import is_main
 
-        kind = FilteringBatchReader if _PUSHING_FILTERS in sys.modules or _is_main(_PUSHING_FILTERS) else BatchReader
+        kind = FilteringBatchReader if _PUSHING_FILTERS in sys.modules or is_main(_PUSHING_FILTERS) else BatchReader
         return kind(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -55,9 +56,3 @@ class RocketMQSource(DataSource):
         from cometmq.spark import sink
 
         return sink.stream_writer(self.options, schema)
-
-
-def _is_main(module: str) -> bool:
-    """Whether this process was started with that module (without Spark's worker daemon)."""
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return spec is not None and spec.name == module

@@ -2,14 +2,17 @@
 
 Spark makes one of these in a long-lived process beside the driver, where all methods but `read` are called, and a
 pickled copy of another in every task. `partitions` must give the same for the same offsets, whenever it is asked;
-`initialOffset` is a constant, see `offsets`. There is no end to be tidied up at: Spark kills the process. Kafka's
-KafkaMicroBatchStream.
+`initialOffset` is a constant, see `offsets`. There is nothing to be tidied up at the end: Spark kills the process.
+Kafka's KafkaMicroBatchStream.
 """
 
+import logging
+import os
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
@@ -18,6 +21,7 @@ from pyspark.sql.types import StructType
 from cometmq.spark import offsets
 from cometmq.spark.columns import Columns
 from cometmq.spark.options import Options, parse
+from cometmq.spark.processes import is_main
 from cometmq.spark.splits import RangesPartition, partitions
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     from cometmq.spark.planning import Planner
 
 Offset = dict[str, Any]
+
+#: What Spark starts beside the driver for a stream of a Python source.
+_RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -89,6 +96,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         self._plan.tell_progress(end)
+
+    def stop(self) -> None:
+        """Called when an error ends the process, and when Spark has hung up because the query was stopped.
+
+        Then there is nobody to report to, and Spark's runner would print tracebacks about that: end before it does.
+        """
+        if isinstance(sys.exception(), EOFError | BrokenPipeError) and is_main(_RUNNER):
+            logging.shutdown()
+            os._exit(0)
 
     # On the executors
 

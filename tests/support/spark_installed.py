@@ -60,7 +60,7 @@ def pip(*arguments: str) -> None:
 
 
 def run_driver(argv: Sequence[str | Path], environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
-    """Run a driver in a folder; what it printed as its last line, which is JSON."""
+    """Run a driver in a folder; what it printed as its last line, which is JSON, and on `stderr`."""
     done = subprocess.run(
         [str(each) for each in argv],
         cwd=folder,  # Python looks there, too, and must not find the checkout
@@ -72,7 +72,7 @@ def run_driver(argv: Sequence[str | Path], environ: Mapping[str, str], folder: P
     )
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    return told | {"stderr": done.stderr}
 
 
 def clean_environ(**more: str) -> dict[str, str]:

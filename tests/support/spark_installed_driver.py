@@ -7,10 +7,12 @@ prints what it saw.
 import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 
 def homes(batches: Iterator[Any]) -> Iterator[Any]:
@@ -33,6 +35,14 @@ def session(master: str) -> SparkSession:
     return session("installed", None if master == "submitted" else master, {"spark.ui.enabled": "false"})
 
 
+def stop_a_running_query(stream: DataStreamReader) -> None:
+    """As users do it, while the query waits for messages: nothing is to be printed about that."""
+    query = stream.load().writeStream.format("noop").start()
+    while not query.recentProgress:
+        time.sleep(0.05)
+    query.stop()
+
+
 def main() -> None:
     nameserver, master = sys.argv[1:3]
     spark = session(master)
@@ -46,6 +56,8 @@ def main() -> None:
         query = sink.trigger(availableNow=True).start(f"{home}/out")
         query.awaitTermination()
         streamed = sorted(int(row.body) for row in spark.read.parquet(f"{home}/out").collect())
+    if master.startswith("local"):
+        stop_a_running_query(stream)
     told: dict[str, Any] = {
         "bodies": sorted(int(row.body) for row in table.collect()),
         "streamed": streamed,
