@@ -19,10 +19,13 @@ log = logging.getLogger(__name__)
 LEASE: Final = timedelta(minutes=1)
 RETENTION: Final = timedelta(days=7)
 
-# Mark a key as done, unless a later version is, and end the lease, if it is still ours; whether it was.
+# Mark a key as done, unless a later version is, and end the lease, if it is still ours; whether it was. Versions are
+# compared by their digits: Lua's numbers are exact up to 2^53 only.
 _COMMIT = """
 local done = redis.call('GET', KEYS[2])
-if not done or tonumber(done) < tonumber(ARGV[2]) then redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) end
+if not done or #done < #ARGV[2] or (#done == #ARGV[2] and done < ARGV[2]) then
+  redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
+end
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """

@@ -93,6 +93,19 @@ async def test_work_that_failed_is_done_again(store: Store, key: str) -> None:
     assert not await is_first(store, key)
 
 
+async def test_versions_are_exact_up_to_the_largest(store: Store, key: str) -> None:
+    for version, expected in (
+        (9, True),
+        (10, True),
+        (2**62, True),
+        (2**62 + 1, True),
+        (2**62, False),
+        (2**63 - 1, True),
+    ):
+        assert await is_first(store, key, version) is expected
+        assert not await is_first(store, key, version)
+
+
 async def test_only_higher_versions_are_done(store: Store, key: str) -> None:
     assert await is_first(store, key, 3)
     assert not await is_first(store, key, 3)
