@@ -23,7 +23,10 @@ from support.cluster import BROKER_NAME, OURS, REAL, AnyBroker, Cluster
 from support.real_rocketmq import V4, V5
 
 #: What has to do with the loop: sockets, timers, tasks.
-ON_EACH_LOOP = {"test_producer", "test_producer_attempts", "test_push", "test_accumulate", "test_request_reply"}
+ON_EACH_LOOP = {
+    "test_producer", "test_producer_attempts", "test_accumulate", "test_request_reply", "test_push", "test_pull",
+    "test_consumer_races", "test_pull_races", "test_closing", "test_faults",
+}  # fmt: skip
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
     "asyncio": asyncio.new_event_loop,
