@@ -1,7 +1,7 @@
 """The producer: sends messages, one or many at a time, and sees to it that each ends in a receipt or an error.
 
-Here is what its users call, and the short way of an ordinary send. What is sent is made in `outgoing`, where it goes is
-chosen in `choice` and `selectors`, and what happens when something goes wrong is in `attempts`. RocketMQ's
+Here is what its users call. What is sent is made in `outgoing`, where it goes is found in `destinations` and `choice`,
+an ordinary send goes by the `short_way`, and what happens when something goes wrong is in `attempts`. RocketMQ's
 DefaultMQProducerImpl.
 """
 
@@ -23,6 +23,7 @@ from cometmq.client.producer.attempts import AttemptOptions, Attempts
 from cometmq.client.producer.budget import within
 from cometmq.client.producer.choice import QueueChoice
 from cometmq.client.producer.delays import Delays
+from cometmq.client.producer.destinations import Destinations, selector_of
 from cometmq.client.producer.detector import ROUND, Detector
 from cometmq.client.producer.latency import Latencies, table_of
 from cometmq.client.producer.order import WriteOrder
@@ -32,7 +33,6 @@ from cometmq.client.producer.outgoing import (
     Outgoing,
     Packer,
     check_batch,
-    check_topic,
     chunks,
 )
 from cometmq.client.producer.paths import TopicPath
@@ -40,10 +40,10 @@ from cometmq.client.producer.pressure import BackPressure, Pressure
 from cometmq.client.producer.recall import recall
 from cometmq.client.producer.receipts import receipt_of, receipts_of
 from cometmq.client.producer.request_reply import Reply, make_known, wait_for_reply
-from cometmq.client.producer.selectors import SELECTORS, Selector, java_hash
+from cometmq.client.producer.selectors import Selector
 from cometmq.client.producer.short_way import FirstAttempt, ShortWay
 from cometmq.client.queues import MessageQueue
-from cometmq.client.routes import TopicRoute, why_unwritable
+from cometmq.client.routes import TopicRoute
 from cometmq.client.scheduler import Scheduler
 from cometmq.protocol import names, namespaces
 from cometmq.protocol import properties as props
@@ -110,7 +110,7 @@ class Producer:
         )
         self._latencies = Latencies(table_of(latency_table)) if latency_fault_tolerance else None
         self._choice = QueueChoice(self._latencies)
-        self._selector = _selector_of(selector)
+        self._selector = selector_of(selector)
         self._delays = Delays(client, delay_levels)
         self._packer = Packer(
             client.new_unique_key,
@@ -128,7 +128,7 @@ class Producer:
         self._trace = trace
         self._traces: TraceDispatcher | None = None
         self._order = WriteOrder()
-        self._topics: set[str] = set()
+        self._destinations = Destinations(client, self._options, self._selector, self._order, self._found)
         #: The short ways that are open, by the user's names of the topics.
         self._paths: dict[str, TopicPath] = {}
         self._is_open = False
@@ -163,7 +163,9 @@ class Producer:
         self._scheduler = Scheduler()
         if self._latencies is not None:
             detector = Detector(self._client, self._latencies)
-            self._scheduler.every(ROUND, lambda: detector.round(self._topics), "reachability of the brokers")
+            self._scheduler.every(
+                ROUND, lambda: detector.round(self._destinations.topics), "reachability of the brokers"
+            )
         self._client.routes.on_changed.append(self._route_changed)
         self._client.routes.on_forgotten.append(self._route_changed)
         self._is_open = True
@@ -197,7 +199,7 @@ class Producer:
         await self.close()
 
     def topics(self) -> Iterable[str]:
-        return self._topics
+        return self._destinations.topics
 
     def heartbeat(self) -> ProducerData:
         return ProducerData(group_name=self.group)
@@ -268,7 +270,7 @@ class Producer:
         """Send a message that nobody answers for: fast, and lost without a word when something goes wrong."""
         message = body if isinstance(body, Message) else Message(body, **options)
         deadline = self._now() + self._send_timeout
-        route, target = await self._resolve(topic, message, queue, deadline)
+        route, target = await self._destinations.resolve(topic, message, queue, deadline)
         extra = await self._delay_properties(route, message, deadline)
         outgoing = self._packer.pack_message(route.topic, message, extra)
         await self._attempts.oneway(outgoing, target or self._choice.choose(route, self._loop.time()), deadline)
@@ -292,7 +294,7 @@ class Producer:
         wait = check_batch(members)
         budget = self._send_timeout if timeout is None else timeout
         deadline = self._now() + budget
-        route, target = await self._resolve(topic, None, queue, deadline)
+        route, target = await self._destinations.resolve(topic, None, queue, deadline)
         if route.topic.startswith(names.RETRY_PREFIX):
             raise InvalidMessage("a batch cannot go to a retry topic: send its messages one by one")
         receipts: list[SendReceipt] = []
@@ -316,7 +318,7 @@ class Producer:
         message = body if isinstance(body, Message) else Message(body, **options)
         budget = self._send_timeout if timeout is None else timeout
         began = self._now()
-        route, target = await self._resolve(topic, message, queue, began + budget)
+        route, target = await self._destinations.resolve(topic, message, queue, began + budget)
         async with within(began + budget, "telling the brokers who waits for the reply"):
             await make_known(self._client, route)
         correlation, future = self._client.replies.expect()
@@ -346,7 +348,7 @@ class Producer:
     async def send_prepared(self, outgoing: Outgoing, queue: MessageQueue | None = None) -> SendReceipt:
         """Send what was packed elsewhere: messages that are tried again, replies, traces."""
         deadline = self._now() + self._send_timeout
-        route, target = await self._resolve(outgoing.topic, None, queue, deadline)
+        route, target = await self._destinations.resolve(outgoing.topic, None, queue, deadline)
         return await self._send_packed(outgoing, route, target, deadline)
 
     def pack(self, topic: str, message: Message, extra: dict[str, str] | None = None) -> Outgoing:
@@ -375,7 +377,7 @@ class Producer:
     ) -> SendReceipt:
         budget = self._send_timeout if given is None else given
         deadline = self._now() + budget
-        route, target = await self._resolve(topic, message, queue, deadline)
+        route, target = await self._destinations.resolve(topic, message, queue, deadline)
         extra = await self._delay_properties(route, message, deadline)
         accumulator = self._accumulator
         if (
@@ -423,57 +425,16 @@ class Producer:
         outgoing.born = wall_millis()
         return self._short.begin(path, outgoing, self._loop.time(), self._send_timeout)
 
-    async def _resolve(
-        self, topic: str, message: Message | None, queue: MessageQueue | None, deadline: float
-    ) -> tuple[TopicRoute, MessageQueue | None]:
-        """The route of a topic, and the queue (as on the wire) that the user, a key or the selector prescribes."""
-        route = await self._route(topic, deadline)
-        if queue is not None:
-            if queue.topic not in (topic, route.topic):
-                raise InvalidMessage(f"{queue} is no queue of the topic {topic}")
-            return route, queue if queue.topic == route.topic else queue._replace(topic=route.topic)
-        if message is None or (message.sharding_key is None and self._selector is None):
-            return route, None
-        shown = [each._replace(topic=topic) for each in route.publish] if self._client.namespace else route.publish
-        chosen = (self._selector or java_hash)(shown, message, message.sharding_key)
-        if chosen not in shown:
-            raise InvalidMessage(f"the selector chose {chosen}, which is none of the topic's queues")
-        return route, chosen._replace(topic=route.topic) if self._client.namespace else chosen
-
     async def _delay_properties(self, route: TopicRoute, message: Message, deadline: float) -> dict[str, str] | None:
         if message.delay is None and message.deliver_at is None and message.delay_level is None:
             return None
         async with within(deadline, "asking the brokers whether they have timers"):
             return await self._delays.properties(route, message)
 
-    async def _route(self, topic: str, deadline: float) -> TopicRoute:
-        client = self._client
-        wire_topic = namespaces.wrap(client.namespace, topic) if client.namespace else topic
-        route = client.routes.known(wire_topic)
-        if route is None or wire_topic not in self._topics or wire_topic in self._order.lines:
-            check_topic(wire_topic)
-            with self._order.place(wire_topic) as place:
-                async with within(deadline, f"finding the route of {topic}"):
-                    if route is None:
-                        route = await client.routes.for_send(
-                            wire_topic, template=self._options.template, template_queues=self._options.template_queues
-                        )
-                    await place.turn()
-            self._topics.add(wire_topic)
-        if not route.publish:
-            raise why_unwritable(route, topic)
+    def _found(self, topic: str, route: TopicRoute) -> None:
         if topic not in self._paths and self._takes_short and self._is_open:
             self._short.open(topic, route)
-        return route
 
     def _route_changed(self, route: TopicRoute) -> None:
         # The address of a broker may be another one now, for other topics too.
         self._short.close()
-
-
-def _selector_of(given: Selector | str | None) -> Selector | None:
-    if given is None or callable(given):
-        return given
-    if given not in SELECTORS:
-        raise ValueError(f"selector {given!r}: one of {', '.join(SELECTORS)}, or a function")
-    return SELECTORS[given]
