@@ -12,6 +12,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import select
 import socket
 import struct
@@ -26,6 +27,8 @@ SEND, BATCH, PULL, CREATE_TOPIC = 310, 320, 11, 17
 RING = 8192
 _LENGTH = struct.Struct(">I")
 _OPAQUE = b'"opaque":'
+#: Of the requests of a ring.
+_OPAQUES = re.compile(rb'"opaque":([0-9]{7})[,}]')
 _NEXT = b'"nextBeginOffset":"'
 _GOOD = b'{"code":0,'
 _AT_END = b'{"code":19,'
@@ -127,17 +130,21 @@ class Line:
         now = time.perf_counter()
         data, end, position = self.buffer, self.end, 0
         unpack = _LENGTH.unpack_from
+        frames = []
         while end - position >= 4:
             stop = position + 4 + unpack(data, position)[0]
             if stop > end:
                 break
-            self.answered(data, position, stop, now)
+            frames.append((position, stop))
             position = stop
         if position:
+            self.in_flight -= len(frames)
+            self.answered(data, frames, now)
             self.view[: end - position] = bytes(self.view[position:end])
             self.end = end - position
 
-    def answered(self, data: bytearray, position: int, stop: int, now: float) -> None:
+    def answered(self, data: bytearray, frames: list[tuple[int, int]], now: float) -> None:
+        """Whole answers, one behind the other from the beginning of `data`: from and to."""
         raise NotImplementedError
 
     def refill(self) -> None:
@@ -177,13 +184,18 @@ class SendLine(Line):
         self.at = (at + count) % ring.count
         self.write(ring.data[at * ring.size : (at + count) * ring.size])
 
-    def answered(self, data: bytearray, position: int, stop: int, now: float) -> None:
-        load = self.load
-        self.in_flight -= 1
-        at = data.find(_OPAQUE, position, stop) + 9
-        load.latencies.append(now - self.began[int(data[at : at + 7]) - BASE])
-        if data[position + 8 : position + 18] != _GOOD:
-            load.failed(data, position, stop)
+    def answered(self, data: bytearray, frames: list[tuple[int, int]], now: float) -> None:
+        # All of them together: the broker shall be the slower one.
+        load, began = self.load, self.began
+        text = data[: frames[-1][1]]
+        opaques = _OPAQUES.findall(text)
+        if len(opaques) != len(frames):
+            raise ConnectionError(f"{len(frames)} answers with {len(opaques)} opaques")
+        load.latencies += [now - began[number - BASE] for number in map(int, opaques)]
+        if text.count(_GOOD) != len(frames):
+            for position, stop in frames:
+                if data[position + 8 : position + 18] != _GOOD:
+                    load.failed(data, position, stop)
 
 
 class PullLine(Line):
@@ -212,9 +224,12 @@ class PullLine(Line):
         if parts:
             self.write(memoryview(b"".join(parts)))
 
-    def answered(self, data: bytearray, position: int, stop: int, now: float) -> None:
+    def answered(self, data: bytearray, frames: list[tuple[int, int]], now: float) -> None:
+        for position, stop in frames:
+            self.one_answered(data, position, stop, now)
+
+    def one_answered(self, data: bytearray, position: int, stop: int, now: float) -> None:
         load = self.load
-        self.in_flight -= 1
         at = data.find(_OPAQUE, position, stop) + 9
         queue = int(data[at : at + 7]) - BASE
         load.latencies.append(now - self.began[queue])

@@ -15,7 +15,7 @@ from cometmq.broker import remote_changes
 from cometmq.broker.config import BrokerConfig
 from cometmq.broker.consumers import Consumers
 from cometmq.broker.groups import GroupTable
-from cometmq.broker.handlers import fill_table, handler_rows
+from cometmq.broker.handlers import fill_table, handler_rows, with_all_of
 from cometmq.broker.handlers.row import Row
 from cometmq.broker.held_pulls import HeldPulls
 from cometmq.broker.hooks import Hooks
@@ -246,8 +246,10 @@ class Broker:
         self._housekeeping = ClientHousekeeping(state)
         self._notices = ConsumerNotices(state)
         rows: list[Row] = [
-            (code, hooks.wrap(code, handler), permission) for code, handler, permission in handler_rows(state)
+            (code, hooks.wrap(code, with_all_of(state.store, code, handler)), permission)
+            for code, handler, permission in handler_rows(state)
         ]
+        state.store.dispatch.comes_last = True
         for server in self._servers:
             table = server.table
             fill_table(table, rows, fast=server is not self._servers[0])

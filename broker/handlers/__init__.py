@@ -4,8 +4,8 @@ The fast port answers the same requests but those that wait for messages: a prod
 consumers. Mirrors the processor tables that RocketMQ's BrokerController registers.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from cometmq.broker.handlers import (
     client_calls,
@@ -27,8 +27,9 @@ from cometmq.broker.handlers import (
     topics,
 )
 from cometmq.broker.handlers.row import Row
+from cometmq.broker.store.store import Store
 from cometmq.protocol.codes import RequestCode
-from cometmq.remoting.dispatch import HandlerTable
+from cometmq.remoting.dispatch import Handler, HandlerTable, Request, Result
 
 if TYPE_CHECKING:
     from cometmq.broker.state import BrokerState
@@ -66,6 +67,9 @@ NOT_ON_FAST_PORT = frozenset(
     }
 )
 
+#: They look at nothing that others have put.
+_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
 
 def handler_rows(state: "BrokerState") -> list[Row]:
     """All requests of a broker."""
@@ -77,6 +81,20 @@ def fill_table(table: HandlerTable, rows: list[Row], *, fast: bool = False) -> N
     for code, handler, permission in rows:
         if not (fast and code in NOT_ON_FAST_PORT):
             table.add(code, handler, permission=permission)
+
+
+def with_all_of(store: Store, code: int, handler: Handler) -> Handler:
+    """A handler that finds all that was acknowledged before in queues and index. Sends look at neither."""
+    if code in _SENDS:
+        return handler
+    dispatch = store.dispatch
+
+    def caught_up(request: Request[Any]) -> Result | Awaitable[Result]:
+        if dispatch.is_put_off:
+            dispatch.run()
+        return handler(request)
+
+    return caught_up
 
 
 def handler_table(rows: list[Row], *, fast: bool = False) -> HandlerTable:

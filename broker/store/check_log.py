@@ -125,6 +125,14 @@ class LogCheck:
 
     def requests(self) -> Iterator[list[DispatchRequest]]:
         """All records in order, in batches."""
+        try:
+            yield from self._all_requests()
+        finally:
+            # A second look at a bad place opens a file again.
+            for file in self.files:
+                file.close()
+
+    def _all_requests(self) -> Iterator[list[DispatchRequest]]:
         stopped: tuple[LogFile, Scanned] | None = None
         for number, file in enumerate(self.files):
             following = self.files[number + 1] if number + 1 < len(self.files) else None

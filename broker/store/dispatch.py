@@ -70,6 +70,10 @@ class Dispatch:
         self._retry: Handle | None = None
         self._passing = False
         self._stopped = False
+        #: Whether those who wait for a put hear of it before it is dispatched: see `soon`.
+        self.comes_last = False
+        #: Whether there is something to dispatch that `soon` has put off.
+        self.is_put_off = False
         #: Store time of the last record that was dispatched.
         self.timestamp = 0
 
@@ -98,8 +102,20 @@ class Dispatch:
         self._waiting += len(requests)
         self._fed.append((start, end, requests))
 
+    def soon(self) -> None:
+        """The log has grown. When dispatch comes last, it runs in the next turn: answers leave while it works.
+
+        Whoever lets others look at queues and index in between has to call `run` first when `is_put_off`.
+        """
+        if not self.comes_last:
+            self.run()
+        elif not self.is_put_off:
+            self.is_put_off = True
+            self._runner.call_soon(self.run)
+
     def run(self) -> None:
         """Bring the dispatchers up to `confirmed`. A long way goes in passes, one a turn."""
+        self.is_put_off = False
         if self._retry is not None or self._passing or self._stopped or self._flags.bits & _QUEUES_LOST:
             return
         marks = self._marks

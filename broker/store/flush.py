@@ -102,7 +102,7 @@ class Flush:
                     self._watch = self._runner.call_later(self._timeout, self._look_at_deadlines)
         if self._confirms_appended:
             self._marks.confirm(self._marks.appended)
-            self._dispatch.run()
+            self._dispatch.soon()
         if self._sync:
             self.begin()
 
@@ -137,7 +137,7 @@ class Flush:
         self._checkpoint.physic_msg_timestamp = last_time
         if not self._confirms_appended:
             marks.confirm(target)
-            self._dispatch.run()
+            self._dispatch.soon()
         self.line.advance(target)
         if self._sync:
             self.begin()

@@ -52,6 +52,31 @@ def test_later_dispatchers_find_queue_and_index_filled() -> None:
     assert len(watcher.turns) == 1
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_when_it_comes_last_whoever_waits_hears_of_the_put_first(flush: str) -> None:
+    kit = StoreKit(flushDiskType=flush)
+    store = kit.opened()
+    store.dispatch.comes_last = True
+    seen: list[tuple[int, bool]] = []
+    store.put(message("T", 0, b"a"), lambda _: seen.append((store.max_offset("T", 0), store.dispatch.is_put_off)))
+    kit.runner.run()
+    assert seen == [(0, True)]
+    assert store.max_offset("T", 0) == 1
+    assert not store.dispatch.is_put_off
+
+    def look(_: object) -> None:
+        store.dispatch.run()
+        seen.append((store.max_offset("T", 0), store.dispatch.is_put_off))
+
+    store.put(message("T", 0, b"b"), look)
+    kit.runner.run()
+    assert seen[1:] == [(2, False)]
+    assert bodies(store, "T", 0) == [b"a", b"b"]
+    store.put(message("T", 0, b"c"))
+    store.close()
+    assert bodies(kit.opened(), "T", 0) == [b"a", b"b", b"c"]
+
+
 def test_what_is_fed_is_what_would_be_read() -> None:
     kit = StoreKit()
     store = kit.opened()

@@ -83,8 +83,21 @@ def is_batch_topic(name: str):
     return golden.BATCH_TOPICS.get(name, frozenset()).__contains__
 
 
+#: What the running test has opened.
+_OPENED: list[ConsumeQueues] = []
+
+
+@pytest.fixture(autouse=True)
+def closed_after_each_test():
+    yield
+    while _OPENED:
+        _OPENED.pop().close()
+
+
 def queues_of(name: str, disk, root: str) -> ConsumeQueues:
-    return ConsumeQueues(disk, root, golden.options(name), is_batch_topic=is_batch_topic(name))
+    queues = ConsumeQueues(disk, root, golden.options(name), is_batch_topic=is_batch_topic(name))
+    _OPENED.append(queues)
+    return queues
 
 
 def opened(name: str, tmp_path, *, thorough: bool) -> ConsumeQueues:
