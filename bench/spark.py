@@ -1,9 +1,9 @@
 """The Spark source from broker to sink: rows a second, micro-batches, what a waiting query costs, where time goes.
 
 A broker in a process of its own on the same cores; `local[2]`, AvailableNow, all columns, five properties as a map.
-Rates are medians of rows by the time of the whole trigger, planning and checkpoint included; a first round, which
-starts workers and compiles code, is left out. Beside them stands the processor time of a row, by processes: two cores
-that others use too give a lower rate, and about the same processor time.
+Rates are medians of rows by the time of the whole trigger, planning and checkpoint included; two rounds, in which
+workers start and Java compiles most of what it runs, are left out. Beside them stands the processor time of a row, by
+processes: two cores that others use too give a lower rate, and about the same processor time.
 
     scripts/bench spark [--only decode,read,noop,parquet,tiny,idle] [--rounds 3] [--rows 1000000] [--profile]
 
@@ -38,6 +38,8 @@ TARGETS = {("noop", 100): 455_000, ("noop", 1024): 255_000, ("parquet", 100): 26
 #: The processes that Spark consists of.
 SPARK = ("JVM", "Python")
 TINY_MS, IDLE_PERCENT = 400, 5
+#: Rounds that are left out: a query that runs for hours has them once.
+WARM_UP = 2
 #: Batches that the micro-batch figures are taken from, and seconds that a waiting query is watched.
 TINY_BATCHES, IDLE_SECONDS = 20, 10
 
@@ -94,6 +96,7 @@ def decode_alone(cluster: Cluster, rounds: int) -> None:
     """Bytes to Arrow on one core."""
     from cometmq.spark.decode import Decoder
     from cometmq.spark.link import link_to
+    from cometmq.spark.native import IS_BUILT
     from cometmq.spark.pulls import LossWatch, SpanReader
 
     for size in SIZES:
@@ -101,8 +104,9 @@ def decode_alone(cluster: Cluster, rounds: int) -> None:
         span = cluster.ranges(size)[0]
         span = span._replace(stop=min(span.stop, 1024 * 1024 // (size + 190)))
         pieces = link.run(SpanReader(link, ReadOptions(), LossWatch(True)).read(span), 60)
-        for label, check in (("", True), (", no checksums", False)):
-            decoder = Decoder(Columns.of(full_schema()), check_crc=check)
+        ways = [(", numpy", False), (", native", True)] if IS_BUILT else [(", numpy", False)]
+        for label, native in ways:
+            decoder = Decoder(Columns.of(full_schema()), native=native)
             rates = []
             for _ in range(rounds * 10):
                 began = time.perf_counter()
@@ -155,9 +159,9 @@ def stream(spark: Any, cluster: Cluster, topic: str, **options: Any) -> Any:
 
 
 def throughput(spark: Any, cluster: Cluster, part: str, rounds: int) -> None:
-    """A whole topic in one batch. The first round starts workers and compiles code; it does not count."""
+    """A whole topic in one batch. The first rounds start workers and compile code; they do not count."""
     for size in SIZES:
-        runs = [one_run(spark, cluster, part, size) for _ in range(rounds + 1)][1:]
+        runs = [one_run(spark, cluster, part, size) for _ in range(WARM_UP + rounds)][WARM_UP:]
         rate = statistics.median(run.rate for run in runs)
         costs = [statistics.median(part) for part in zip(*(run.costs for run in runs), strict=True)]
         told = ", ".join(f"{name} {cost:,.0f}" for name, cost in zip(("broker", *SPARK), costs, strict=True))

@@ -207,8 +207,9 @@ def test_a_topic_that_nobody_knows(topics: TopicKit) -> None:
 
 def test_nameservers_that_do_not_answer() -> None:
     nobody = TopicKit("127.0.0.1:1")
-    with pytest.raises(NoNameserver):
+    with pytest.raises(PullFailed, match="in 2 tries: no nameserver answered") as raised:
         read(nobody, [QueueRange("T", "broker-a", 0, 0, 10)])
+    assert isinstance(raised.value.__cause__, NoNameserver)
     close_links()
 
 

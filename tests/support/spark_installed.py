@@ -76,9 +76,13 @@ def run_driver(argv: Sequence[str | Path], environ: Mapping[str, str], folder: P
 
 
 def clean_environ(**more: str) -> dict[str, str]:
-    """The environment without what would lead a driver to this checkout, or to a Spark or Java of the user's choice."""
+    """The environment without what would lead a driver to this checkout, or to a Spark or Java of the user's choice.
+
+    Each Java lives for seconds, and does without its optimising compiler.
+    """
     names = ("PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_HOME", "SPARK_REMOTE", "JAVA_HOME")
-    return {name: value for name, value in os.environ.items() if name not in names} | more
+    kept = {name: value for name, value in os.environ.items() if name not in names}
+    return kept | {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"} | more
 
 
 def path_without_java(home: Path) -> str:
