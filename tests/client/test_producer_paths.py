@@ -1,5 +1,6 @@
 """The short way of a send: its header is the one that the general way writes, and bad texts are refused on both."""
 
+import asyncio
 import struct
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ from cometmq.client import Client, Message, MessageQueue
 from cometmq.client.errors import InvalidMessage
 from cometmq.client.producer.outgoing import SEND, SEND_BATCH, Compression, Outgoing, Packer
 from cometmq.client.producer.paths import QueuePath
+from cometmq.client.producer.short_way import EARLY
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codec import decode
 from cometmq.protocol.errors import FrameError
@@ -96,3 +98,20 @@ async def test_texts_that_no_reader_would_understand(mq: Client, name: Name) -> 
             with pytest.raises(TypeError, match="text"):
                 await producer.send(name("T"), b"x", properties={"a": 1})  # type: ignore[dict-item]
         assert (await producer.send(name("T"), b"fine")).status == "SEND_OK"
+
+
+async def test_much_output_does_not_wait_for_the_end_of_the_turn(mq: Client, name: Name) -> None:
+    async with mq.producer(name("PG")) as producer:
+        await producer.send(name("T"), b"opens the short way")
+        short, loop = producer._short, asyncio.get_running_loop()
+        path = short.paths[name("T")]
+        output = mq.remoting.connections[path.paths[0].address].output
+        before = output.handed
+        firsts = []
+        for _ in range(3):
+            outgoing = Outgoing(path.topic, bytes(EARLY // 2), "WAIT\x01true\x02", "K")
+            firsts.append(short.begin(path, outgoing, loop.time(), 3.0))
+        assert output.handed - before >= EARLY, "two of them have left"
+        assert 0 < output.gathered < EARLY, "one waits for more"
+        receipts = [await short.end(first) for first in firsts if first is not None]
+        assert [receipt.status for receipt in receipts] == ["SEND_OK"] * 3
