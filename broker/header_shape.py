@@ -14,7 +14,11 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final, NamedTuple
 
+import msgspec
+
+from cometmq.protocol.errors import ProtocolError
 from cometmq.protocol.header import fields_of
+from cometmq.protocol.json_header import decode_request
 from cometmq.protocol.requests.send import SendMessage, SendMessageV2
 
 #: What the hole for keys may hold: no escape, no separator, nothing that JSON or property text would read otherwise.
@@ -23,6 +27,7 @@ PLAIN_KEYS: Final = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuv
 _SMALL, _LARGE = 9, 18
 #: The largest i32.
 _LARGEST: Final = b"2147483647"
+_ZERO: Final = ord("0")
 
 _NUMBER: Final = re.compile(rb"0|[1-9][0-9]*")
 _OPAQUE: Final = re.compile(rb'"opaque": ?([0-9]+)[,}]')
@@ -72,6 +77,8 @@ def shape_of(
         holes.append(found)
     if not _is_number(_in(raw, number), opaque, len(_LARGEST)) or _in(raw, key) != unique.encode():
         return None
+    if not _are_read(raw, header, holes):
+        return None
     lengths, at = [], 0
     for hole in sorted(holes):
         lengths += [hole.start - at, hole.stop - hole.start]
@@ -80,6 +87,28 @@ def shape_of(
     pick = itemgetter(*(2 * sorted(holes).index(hole) + 1 for hole in holes))
     width = sum(hole.stop - hole.start for hole in (queue_id, key, number))
     return HeaderShape(cut, cut.unpack(raw)[::2], pick, bool(keys), width, _opaques(number.stop - number.start))
+
+
+def _are_read(raw: bytes, header: SendMessage | SendMessageV2, holes: list[Hole]) -> bool:
+    """Whether a decoder reads the values in the holes: the same key may stand there again, written in another way.
+
+    With other values in the holes, the header must say those and nothing else.
+    """
+    changed = bytearray(raw)
+    for hole in holes:
+        last = changed[hole.stop - 1]
+        changed[hole.stop - 1] = last ^ 1 if _ZERO <= last <= _ZERO + 9 else _ZERO  # another digit that fits as well
+    queue_id, born, _, opaque, *_ = (bytes(changed[hole.start : hole.stop]) for hole in holes)
+    text = header.properties or ""
+    for hole, name in zip(holes[2::2], ("UNIQ_KEY", "KEYS"), strict=False):
+        old, new = (f"{name}\x01{_in(data, hole).decode()}" for data in (raw, bytes(changed)))
+        text = text.replace(old, new)
+    said = msgspec.structs.replace(header, queue_id=int(queue_id), born_timestamp=int(born), properties=text)
+    try:
+        command = decode_request(bytes(changed))
+    except ProtocolError:
+        return False
+    return command.header == said and command.opaque == int(opaque)
 
 
 def _opaques(digits: int) -> tuple[bytes, bytes]:

@@ -84,7 +84,9 @@ class _Shape:
         "width",
     )
 
-    def __init__(self, known: Known, shape: HeaderShape, properties: tuple[bytes, bytes, bytes]) -> None:
+    def __init__(
+        self, known: Known, shape: HeaderShape, properties: tuple[bytes, bytes, bytes], pieces: tuple[bytes, ...]
+    ) -> None:
         self.shape = shape
         #: The properties before the unique key, behind it, and behind the keys.
         self.properties = properties
@@ -99,8 +101,8 @@ class _Shape:
         self.kind = PlainKind(self.header.flag, sys_flag, self.header.reconsume_times, known.tags_code, self)
         #: Text of a queue id -> its slot, all that stands between body and unique key, and the size of an empty record.
         self.slots: dict[bytes, tuple[QueueSlot, bytes, int]] = {}
-        #: The needles and slots of the store that it was made for.
-        self.valid_for: tuple[object, object] = (known.needles, None)
+        #: Needles and slots of the store that it was made for, and pieces of answers: new settings have new ones.
+        self.valid_for: tuple[object, object, object] = (known.needles, None, pieces)
 
 
 class _Memory:
@@ -184,7 +186,10 @@ class SendLane:
         self._prefixes: dict[int, bytes] = {}
 
     def configure(self, max_body: int, **fixed: str | bool | None) -> None:
-        """Takes over what the configuration says: `fixed` are fields of the answer that are always the same."""
+        """Takes over what the configuration says: `fixed` are fields of the answer that are always the same.
+
+        Whatever was learned before is checked anew: it was checked, and stamped, by other settings.
+        """
         self.max_body = max_body
         template = json_header.response_template(SendMessageAnswer, plain=("msg_id",), **fixed)
         frame = template("OPAQUE", "MSGID", "QUEUEID", "QUEUEOFFSET", "TRANSACTION")[PREFIX_SIZE:]
@@ -220,19 +225,19 @@ class SendLane:
             after = b"\x02" + after
         if before + b"UNIQ_KEY\x01" + unique + between + keys + after != known.stored:
             return  # the keys come first, or a name ends like one of these
-        memory.add(len(raw), _Shape(known, shape, (before + b"UNIQ_KEY\x01", between, after)))
+        memory.add(len(raw), _Shape(known, shape, (before + b"UNIQ_KEY\x01", between, after), self._pieces))
 
     def _is_valid(self, shape: _Shape) -> bool:
         """Whether what was checked for a shape still holds. Once a read, not once a message."""
         puts = self._puts
         if shape.topic is not self._topic(shape.header.topic):
             return False
-        needles, slots = shape.valid_for
-        if needles is not puts.needles:
+        needles, slots, pieces = shape.valid_for
+        if needles is not puts.needles or pieces is not self._pieces:
             return False
         if slots is not puts.slots:
             shape.slots.clear()
-            shape.valid_for = (needles, puts.slots)
+            shape.valid_for = (needles, puts.slots, pieces)
         return True
 
     def _slot(self, shape: _Shape, queue_id: bytes) -> "tuple[QueueSlot, bytes, int] | None":

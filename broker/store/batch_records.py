@@ -173,7 +173,7 @@ def _explode_even(
     if body_length < 0 or not text_at <= item_size <= len(body) // even_batch.FEWEST or len(body) % item_size:
         return None
     text = body[text_at:item_size]
-    if _TIMER in text or _TIMER in wrapper:
+    if len(text) > MAX_PROPERTIES_LENGTH or _TIMER in text or _TIMER in wrapper:
         return None
     shape = next((each for each in shapes if each.match(text) is not None), None)
     if shape is None or not shape.is_known_length(body_length, len(text)):

@@ -304,6 +304,9 @@ class Gather:
                 laid = _refuse(ticket, PutStatus.WHEEL_TIMER_MSG_ILLEGAL, str(error))
             except RecordError as error:
                 laid = _refuse(ticket, PutStatus.MESSAGE_ILLEGAL, str(error))
+            except Exception as error:  # what cannot be laid out must not cost the others of the turn their places
+                log.exception("a put for %s-%d failed", message.topic, message.queue_id)
+                laid = _refuse(ticket, PutStatus.UNKNOWN_ERROR, f"{type(error).__name__}: {error}")
             if not laid and ticket.failure is None:
                 return False
         self._segments[-1].tickets.append(ticket)

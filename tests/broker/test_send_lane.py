@@ -231,3 +231,54 @@ async def test_a_peer_that_goes_leaves_nothing_open(tmp_path: Path) -> None:
             while broker.server.connections or broker.state.overload.open_sends:  # noqa: ASYNC110 - nothing tells
                 await asyncio.sleep(0.005)
         assert broker.server.dispatcher.open_replies == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("regionId", "elsewhere"), ("traceOn", "false"), ("startAcceptSendRequestTimeStamp", str(NOW * 2))],
+)
+async def test_changed_settings_count_for_what_was_learned_before(
+    tmp_path: Path, watched: Watched, key: str, value: str
+) -> None:
+    results = []
+    for lane in (True, False):
+        async with SmallBroker(tmp_path / str(lane), [send.rows], clock=FakeClock(wall=NOW)) as broker:
+            broker.topic(TOPIC, 4)
+            if not lane:
+                broker.server.table.lane = None
+            await answers_to(broker, iter([[frame(n, b"x")] for n in range(10, 30)]))
+            broker.state.apply(broker.config.with_properties({key: value}))
+            peer = broker._peers[0]
+            await peer.send(b"".join(frame(n, b"x") for n in range(30, 40)))
+            answers = [await peer.frame() for _ in range(10)]
+            texts = [record.properties for record in broker.records(TOPIC, 1)]
+        results.append((texts, [(each.opaque, each.code, each.remark, each.ext.get("MSG_REGION")) for each in answers]))
+    assert watched.taken > 10
+    assert results[0] == results[1]
+
+
+async def test_an_order_topic_of_a_broker_that_is_made_read_only_refuses_what_would_have_fitted(tmp_path: Path) -> None:
+    async with SmallBroker(tmp_path, [send.rows]) as broker:
+        broker.topic(TOPIC, 4, order=True)
+        await answers_to(broker, iter([[frame(n, b"x")] for n in range(10, 30)]))
+        broker.state.apply(broker.config.with_properties({"brokerPermission": "4"}))
+        peer = broker._peers[0]
+        await peer.send(frame(31, b"x") + frame(32, b"x"))
+        assert [(await peer.frame()).code for _ in range(2)] == [16, 16]
+
+
+@pytest.mark.parametrize("again", [b'"\\u0065":"2"', b'"e" : "2"', b'"e":\t"2"'])
+async def test_a_queue_that_stands_there_twice_is_the_one_that_decoders_read(tmp_path: Path, again: bytes) -> None:
+    """Learned while both say the same, the first one must not decide."""
+    async with SmallBroker(tmp_path, [send.rows]) as broker:
+        broker.topic(TOPIC, 4)
+        peer = await broker.peer()
+        await peer.send(frame(9, b"x", queue="3"))
+        await peer.frame()
+        queues = []
+        for opaque, queue in enumerate(["2", "2", "3"], 10):
+            whole = frame(opaque, b"x", queue=queue)
+            header = header_of(whole).replace(b'"n":"broker-a"', b'"n":"broker-a",' + again)
+            await peer.send(pack(header, b"x"))
+            queues.append((await peer.frame()).ext["queueId"])
+    assert queues == ["2", "2", "2"]

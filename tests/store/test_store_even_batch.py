@@ -1,5 +1,7 @@
 """Batches whose items are alike explode to the bytes that each item gives alone, and so do those that only seem so."""
 
+import struct
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,3 +164,16 @@ def test_a_batch_with_a_broken_length_is_no_even_one(spoiled: int) -> None:
     else:
         assert len(expected) == 8
         check(explode(bytes(broken), shapes), bytes(broken))
+
+
+@pytest.mark.parametrize("size", [32_768, 40_000, 65_535, 65_536, 70_000])
+def test_properties_that_no_length_can_tell_are_refused_however_often_they_come(size: int) -> None:
+    shapes: list[TextShape] = []
+    explode(encode_batch(items(8, FORMS[2])), shapes)
+    keys = b"k" * (size - len(FORMS[2] % (1, 1)) + len(b"key-0001"))
+    text = (FORMS[2] % (1, 1)).replace(b"key-0001", keys)
+    assert len(text) == size
+    item = struct.pack(">i8xii", 22 + size, 0, 0) + struct.pack(">H", size & 0xFFFF) + text
+    for _ in range(3):
+        with pytest.raises(RecordError):
+            explode(item * 5, shapes)

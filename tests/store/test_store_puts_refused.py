@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from cometmq.broker.store import gather
 from cometmq.broker.store.disk import DiskUsage
 from cometmq.broker.store.message import PutStatus
 from cometmq.broker.store.store import Store
@@ -267,3 +268,19 @@ def test_a_write_that_was_only_kept_from_running_does_not_go_to_a_thread() -> No
     kit.runner.let_go("write")
     kit.runner.run()
     store.close()
+
+
+def test_a_batch_that_cannot_be_laid_out_costs_the_others_of_its_turn_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OverflowError("int too big to convert")
+
+    kit = StoreKit()
+    store = kit.opened()
+    monkeypatch.setattr(gather, "explode_batch", fails)
+    first = store.put(message("T", 0, b"first"))
+    odd = store.put_batch(batch((b"a", ""), (b"b", ""), topic="T", queue_id=0))
+    last = store.put(message("T", 0, b"last"))
+    kit.runner.run()
+    assert (first.status, odd.status, last.status) == (PutStatus.PUT_OK, PutStatus.UNKNOWN_ERROR, PutStatus.PUT_OK)
+    assert "int too big" in odd.remark
+    assert bodies(store, "T", 0) == [b"first", b"last"]
