@@ -244,7 +244,7 @@ class Store:
 
     def set_slave(self, slave: bool) -> None:
         """The role switch: a slave takes no messages of its own. A new master goes on where the queues end."""
-        self.dispatch.catch_up()
+        self._number_all()
         self._gather.forget()
         self.puts.shut = _SHUT_SLAVE if slave and not self.options.duplication_enable else None
 
@@ -394,6 +394,7 @@ class Store:
     def clean_expired_queues(self) -> list[tuple[str, int]]:
         """Remove queues whose records are all gone; their numbering begins anew."""
         self._check_open()
+        self._number_all()
         removed = self.cleaning.destroy_expired_queues(names.is_system_topic)
         for topic in {topic for topic, _ in removed}:
             self._gather.forget(topic)
@@ -402,6 +403,7 @@ class Store:
     def delete_topic(self, topic: str) -> None:
         """Remove the queues of a topic; its records stay in the log until they expire."""
         self._check_open()
+        self._number_all()
         self.queues.delete_topic(topic)
         self._gather.forget(topic)
 
@@ -422,6 +424,13 @@ class Store:
     def _check_open(self) -> None:
         if not self._is_open:
             raise StoreClosed("the store is not open", path=self.folder)
+
+    def _number_all(self) -> None:
+        """Bring all that was put into its queues: what comes after numbers were forgotten must not meet older ones."""
+        self.puts.finish()
+        if self.watermarks.confirmed < self.watermarks.appended:
+            self.flush.finish()
+        self.dispatch.catch_up()
 
     def _queue_end(self, topic: str, queue_id: int) -> int:
         queue = self.queues.get(topic, queue_id)

@@ -317,6 +317,31 @@ def test_topics_can_be_deleted() -> None:
     assert bodies(again, "A", 0) == [b"anew"]
 
 
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("comes_last", [False, True])
+def test_what_is_under_way_when_a_topic_is_deleted_does_not_meet_what_comes_after(flush: str, comes_last: bool) -> None:
+    """It has numbers of the old topic, and the new one begins with 0: both in one queue would hide messages."""
+    kit = StoreKit(flushDiskType=flush)
+    store = kit.opened()
+    store.dispatch.comes_last = comes_last
+    kit.fill(store, 5, topic="A", queues=1)
+    before = [store.put(message("A", 0, b"before")) for _ in range(3)]
+    store.delete_topic("A")
+    assert [ticket.queue_offset for ticket in before] == [5, 6, 7]
+    after = [store.put(message("A", 0, b"%d" % number)) for number in range(4)]
+    kit.runner.run()
+    assert {ticket.status for ticket in before + after} == {PutStatus.PUT_OK}
+    assert [ticket.queue_offset for ticket in after] == [0, 1, 2, 3]
+    assert bodies(store, "A", 0) == [b"0", b"1", b"2", b"3"]
+    # Written, and put off: neither in the queue nor pending.
+    last: list[str] = []
+    store.put(message("A", 0, b"last"), lambda _: (store.delete_topic("A"), last.append("deleted")) and None)
+    kit.runner.run()
+    assert last == ["deleted"]
+    assert kit.put(store, message("A", 0, b"anew")).queue_offset == 0
+    assert bodies(store, "A", 0) == [b"anew"]
+
+
 def test_a_close_in_the_middle_of_a_round() -> None:
     kit, store = filled()
     kit.clock.advance(100 * HOUR)
