@@ -7,7 +7,6 @@ installed. Only drawing: what is drawn is the caller's.
 import html
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -193,13 +192,14 @@ def _save_png(chart: Chart, path: str) -> None:
 
     figure = Figure(figsize=(_WIDTH / 100, 2.9 * len(chart.panels) + 0.6), layout="constrained")
     figure.suptitle(chart.title, fontweight="bold")
-    axes: Sequence[Any] = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
+    axes: Any = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     first, last = chart._span()
     for axis, panel in zip(axes, chart.panels, strict=True):
         _plot(axis, panel)
     bottom = axes[-1]
     bottom.set_xlim(first, last)
-    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(dates.AutoDateLocator()))
+    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
+    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
     figure.savefig(path, format="png", dpi=100)
 
 
