@@ -192,9 +192,10 @@ class SendLane:
         """
         self.max_body = max_body
         template = json_header.response_template(SendMessageAnswer, plain=("msg_id",), **fixed)
-        frame = template("OPAQUE", "MSGID", "QUEUEID", "QUEUEOFFSET", "TRANSACTION")[PREFIX_SIZE:]
+        # The fixed fields come first, and whatever they say, there is no control character in it.
+        frame = template("OPAQUE", "\0MSGID", "QUEUEID", "QUEUEOFFSET", "TRANSACTION")[PREFIX_SIZE:]
         pieces = []
-        for hole in (b"MSGID", b"QUEUEID", b"QUEUEOFFSET", b"TRANSACTION", b"OPAQUE"):
+        for hole in (b"\0MSGID", b"QUEUEID", b"QUEUEOFFSET", b"TRANSACTION", b"OPAQUE"):
             before, _, frame = frame.partition(hole)
             pieces.append(before)
         self._pieces = (*pieces, frame)

@@ -235,7 +235,12 @@ async def test_a_peer_that_goes_leaves_nothing_open(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("regionId", "elsewhere"), ("traceOn", "false"), ("startAcceptSendRequestTimeStamp", str(NOW * 2))],
+    [
+        ("regionId", "elsewhere"),
+        ("regionId", "MSGID"),
+        ("traceOn", "false"),
+        ("startAcceptSendRequestTimeStamp", str(NOW * 2)),
+    ],
 )
 async def test_changed_settings_count_for_what_was_learned_before(
     tmp_path: Path, watched: Watched, key: str, value: str
