@@ -187,13 +187,18 @@ def _tools_file(path: str) -> dict[str, str]:
 
 async def repeat(session: Session, seconds: float | None, show: Callable[[], Awaitable[None]]) -> None:
     """Show something once, or again and again until the process is told to stop."""
+    task = asyncio.current_task()
     while True:
         try:
             await show()
             if seconds is None:
                 return
             session.out.close()
-            await asyncio.sleep(seconds)
+            # A cancellation that comes together with an answer may be lost on the way here; that it was asked for, not.
+            is_asked_to_end = task is not None and task.cancelling() > 0
+            await asyncio.sleep(0 if is_asked_to_end else seconds)
+            if is_asked_to_end:
+                return
         except asyncio.CancelledError:
             return
 

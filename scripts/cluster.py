@@ -61,9 +61,8 @@ class Node:
             time.sleep(LOOK)
         return found
 
-    def end(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
+    def wait_for_end(self) -> None:
+        """It was asked to end, once: a second signal would end it at once."""
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -120,7 +119,7 @@ class Cluster:
                 if node.process.poll() is None:
                     node.process.terminate()
             for node in nodes:
-                node.end()
+                node.wait_for_end()
 
     def table(self) -> str:
         rows = [("node", "address", "pid", "state", "log")]

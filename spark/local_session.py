@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from cometmq.spark import java, shipping, spark_home
+from cometmq.spark import cache, java, shipping, spark_home
 
 LOCAL: Final = "local[*]"
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
@@ -55,10 +56,24 @@ def session(
         if name not in known:
             settings[name] = _java_options(settings.get(name, ""))
     # Stays set: every new context of this process reads it.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_PYTHON", this_python())
     is_local = settings.get("spark.master", known.get("spark.master", "")).startswith("local")
     with _environment(_additions(is_local=is_local)):
         return _active(_builder(settings).getOrCreate())
+
+
+def this_python() -> str:
+    """This Python, by a path without blanks: with one, Spark takes it for missing and looks for no Python source."""
+    python = sys.executable
+    if " " not in python or os.name != "posix":
+        return python
+
+    def build(place: Path) -> None:
+        wrapper = place / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(python)} "$@"\n', encoding="utf-8")
+        wrapper.chmod(0o755)
+
+    return str(cache.directory("python", python, build, lambda place: (place / "python").is_file()) / "python")
 
 
 def _java_options(given: str) -> str:
@@ -93,7 +108,7 @@ def _additions(*, is_local: bool) -> dict[str, str]:
         # A laptop's name often leads nowhere, or to an address that changes with the network.
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Elsewhere the zips are sent to the executors. Another Python may have no pyspark of its own.
-        if os.environ["PYSPARK_PYTHON"] == sys.executable:
+        if os.environ["PYSPARK_PYTHON"] == this_python():
             fast = spark_home.without_zips(Path(pyspark.__file__).parent, pyspark.__version__)
             if fast is not None:
                 wanted["SPARK_HOME"] = str(fast)

@@ -96,13 +96,16 @@ def test_terminal_gets_tables_drawn_for_people(broker: EmbeddedBroker) -> None:
 def test_repeated_list_ends_cleanly_by_a_signal(broker: EmbeddedBroker, number: signal.Signals) -> None:
     command = [*MQADMIN, "clusterList", "-i", "0.1", "-n", broker.nameserver]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
-    assert process.stdout is not None
-    seen = 0
-    deadline = time.monotonic() + 60
-    while seen < 2 and time.monotonic() < deadline:
-        seen += process.stdout.readline().startswith("#Cluster Name")
-    assert seen == 2
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ) as process:
+        try:
+            assert process.stdout is not None
+            seen = 0
+            deadline = time.monotonic() + 60
+            while seen < 2 and time.monotonic() < deadline:
+                seen += process.stdout.readline().startswith("#Cluster Name")
+            assert seen == 2
+            process.send_signal(number)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert (process.returncode, err) == (0, "")

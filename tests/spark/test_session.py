@@ -1,5 +1,10 @@
 """`session()`: what it tells Java, beside what the user says. That it starts is shown by every test with a session."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
@@ -29,3 +34,18 @@ def test_a_collector_that_somebody_chose_stays_alone(monkeypatch: pytest.MonkeyP
     assert "ParallelGC" in local_session._java_options("-Dx=y")
     monkeypatch.setenv(variable, "-XX:+UseG1GC")
     assert "ParallelGC" not in local_session._java_options("-Dx=y")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the wrapper is a shell script")
+def test_a_python_whose_path_has_a_blank_goes_by_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    python = tmp_path / "a 'quoted' name" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert local_session.this_python() == sys.executable
+    monkeypatch.setattr(sys, "executable", str(python))
+    named = local_session.this_python()
+    assert " " not in named
+    done = subprocess.run([named, "-c", "import sys; print(sys.executable, sys.argv[1])", "a b"], capture_output=True)
+    assert done.stdout.decode().strip() == f"{python} a b"
+    assert local_session.this_python() == named
