@@ -42,6 +42,7 @@ def test_a_python_whose_path_has_a_blank_goes_by_another_one(monkeypatch: pytest
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     assert local_session.this_python() == sys.executable
     monkeypatch.setattr(sys, "executable", str(python))
     named = local_session.this_python()
