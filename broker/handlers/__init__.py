@@ -27,6 +27,7 @@ from cometmq.broker.handlers import (
     topics,
 )
 from cometmq.broker.handlers.row import Row
+from cometmq.broker.hooks import SENDS
 from cometmq.broker.store.store import Store
 from cometmq.protocol.codes import RequestCode
 from cometmq.remoting.dispatch import Handler, HandlerTable, Request, Result
@@ -67,9 +68,6 @@ NOT_ON_FAST_PORT = frozenset(
     }
 )
 
-#: They look at nothing that others have put.
-_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-
 
 def handler_rows(state: "BrokerState") -> list[Row]:
     """All requests of a broker."""
@@ -85,7 +83,7 @@ def fill_table(table: HandlerTable, rows: list[Row], *, fast: bool = False) -> N
 
 def with_all_of(store: Store, code: int, handler: Handler) -> Handler:
     """A handler that finds all that was acknowledged before in queues and index. Sends look at neither."""
-    if code in _SENDS:
+    if code in SENDS:
         return handler
     dispatch = store.dispatch
 

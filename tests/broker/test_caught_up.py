@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 
 from cometmq.broker.handlers import handler_rows, with_all_of
+from cometmq.broker.hooks import SENDS
 from cometmq.protocol.codes import RequestCode
 from cometmq.testing import EmbeddedBroker
-
-SENDS = {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 
 
 class PutOff:

@@ -32,6 +32,7 @@ def make_known(producer: cometmq.sync.Producer, topic: str) -> None:
             time.sleep(0.02)
         else:
             return
+    raise TimeoutError(f"no nameserver knows {topic}")
 
 
 def test_send_and_receive(broker: AnyBroker, name: Name) -> None:

@@ -10,9 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cometmq
-from cometmq.client import Client
-from cometmq.client.admin import NoProgress
-from cometmq.client.errors import TopicNotFound
 from support import real_rocketmq
 from support.cluster import BROKER_NAME, REAL, Cluster
 from support.spark_queries import Batches, run_now, started, stream_of, table_of, wait_until
@@ -50,18 +47,7 @@ def test_a_backlog_in_batches_and_a_restart(spark: SparkSession, real: TopicKit,
     real.fill(topic, {1: 5})
     assert rows_of(run_now(stream_of(spark, options), checkpoint).rows) == rows_expected(topic, {1: range(300, 305)})
 
-    async def progress(mq: Client) -> dict[int, tuple[int, int]]:
-        try:
-            stats = await mq.admin().consume_stats(group)  # found by the group alone, as mqadmin consumerProgress does
-        except (NoProgress, TopicNotFound):
-            return {}  # not told yet
-        return {
-            queue.queue_id: (each.consumer_offset, each.broker_offset)
-            for queue, each in stats.offset_table.items()
-            if queue.topic == topic
-        }
-
-    wait_until(lambda: real.run(progress) == {0: (700, 700), 1: (305, 305)})
+    wait_until(lambda: real.progress(group, topic) == {0: (700, 700), 1: (305, 305)})
 
 
 def test_brokers_filter_by_tag_and_by_sql(spark: SparkSession, real: TopicKit, name: Name, tmp_path: Path) -> None:

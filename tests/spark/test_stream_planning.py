@@ -17,8 +17,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cometmq.client import Client
-from cometmq.client.admin import NoProgress
-from cometmq.client.errors import TopicNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.spark.columns import full_schema
 from cometmq.spark.errors import DataLoss, OptionError, Unreachable
@@ -250,20 +248,9 @@ def test_the_brokers_know_how_far_a_group_is(topics: TopicKit, name: Name) -> No
     driver.batch()  # the first one is done when the second one is planned
     assert driver.start is not None
 
-    async def lag(mq: Client) -> dict[int, tuple[int, int]]:
-        try:
-            stats = await mq.admin().consume_stats(group)
-        except (NoProgress, TopicNotFound):
-            return {}  # not told yet
-        return {
-            queue.queue_id: (each.consumer_offset, each.broker_offset)
-            for queue, each in stats.offset_table.items()
-            if queue.topic == topic
-        }
-
-    _until(lambda: topics.run(lag) == {0: (10, 20), 1: (5, 10)})
+    _until(lambda: topics.progress(group, topic) == {0: (10, 20), 1: (5, 10)})
     driver.reader.commit(driver.start)
-    _until(lambda: topics.run(lag) == {0: (20, 20), 1: (10, 10)})
+    _until(lambda: topics.progress(group, topic) == {0: (20, 20), 1: (10, 10)})
 
 
 def test_a_group_that_consumes_elsewhere_keeps_its_members(topics: TopicKit, name: Name) -> None:

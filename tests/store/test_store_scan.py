@@ -197,7 +197,8 @@ def test_a_topic_that_leads_out_of_the_store_is_damage(topic: str) -> None:
 @given(st.binary(max_size=300))
 def test_no_bytes_make_it_raise(data: bytes) -> None:
     for verify in Verify:
-        scan(data, verify=verify)
+        out, _, position = scan(data, verify=verify)
+        assert sum(request.size for request in out) <= position <= len(data)
 
 
 @given(st.data())
@@ -236,7 +237,8 @@ def test_flips_in_a_golden_log_never_raise() -> None:
         for _ in range(dice.randrange(1, 5)):
             broken[dice.randrange(end)] ^= 1 << dice.randrange(8)
         out: list[DispatchRequest] = []
-        scanner().scan(memoryview(broken), 3145728, 0, len(broken), out, verify=Verify.BODY_CRC)
+        result = scanner().scan(memoryview(broken), 3145728, 0, len(broken), out, verify=Verify.BODY_CRC)
+        assert sum(request.size for request in out) <= result.position <= len(broken)
 
 
 # Batches are taken apart and encoded together, to the same bytes

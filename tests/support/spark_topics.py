@@ -9,6 +9,8 @@ from typing import Any, TypeVar
 
 import cometmq
 from cometmq.client import Client
+from cometmq.client.admin import NoProgress
+from cometmq.client.errors import TopicNotFound
 from cometmq.client.queues import MessageQueue
 
 _T = TypeVar("_T")
@@ -70,6 +72,23 @@ class TopicKit:
         async def asked(mq: Client) -> dict[int, int]:
             admin = mq.admin()
             return {queue.queue_id: await admin.max_offset(queue) for queue in await admin.read_queues_of(topic)}
+
+        return self.run(asked)
+
+    def progress(self, group: str, topic: str) -> dict[int, tuple[int, int]]:
+        """How far a group is in each queue, and where the queue ends; found by the group alone, as mqadmin
+        consumerProgress does. Nothing as long as nobody has told the brokers."""
+
+        async def asked(mq: Client) -> dict[int, tuple[int, int]]:
+            try:
+                stats = await mq.admin().consume_stats(group)
+            except (NoProgress, TopicNotFound):
+                return {}
+            return {
+                queue.queue_id: (each.consumer_offset, each.broker_offset)
+                for queue, each in stats.offset_table.items()
+                if queue.topic == topic
+            }
 
         return self.run(asked)
 
