@@ -1,7 +1,8 @@
 """Runs the examples of a page of the guide: its fenced `python` blocks, in order, in one namespace.
 
 A `text` block behind a `python` block is what that one prints; `...` stands for anything. A block may await, as in
-`python -m asyncio`; one that does not runs in a thread. `python FILE` blocks are files, for tests that a page shows.
+`python -m asyncio`; those that do not run in a thread, one for the whole page, as a reader's would: Spark keeps its
+session by thread. `python FILE` blocks are files, for tests that a page shows.
 """
 
 import ast
@@ -11,6 +12,7 @@ import doctest
 import inspect
 import io
 import re
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,15 +43,17 @@ async def run_page(page: Path, nameserver: str) -> int:
     blocks = blocks_of(page)
     names: dict[str, Any] = {"__name__": "__guide__"}
     ran = 0
+    thread = ThreadPoolExecutor(1)
     try:
         for block, following in zip(blocks, [*blocks[1:], None], strict=True):
             if block.language != "python" or block.file:
                 continue
-            printed = await _run(page, block, names, nameserver)
+            printed = await _run(page, block, names, nameserver, thread)
             if following is not None and following.language == "text":
                 _compare(page, following, printed)
             ran += 1
     finally:
+        thread.shutdown(wait=False)
         await _close(names.get("mq"))
     return ran
 
@@ -60,7 +64,7 @@ async def _close(client: Any) -> None:
         await client.close()
 
 
-async def _run(page: Path, block: Block, names: dict[str, Any], nameserver: str) -> str:
+async def _run(page: Path, block: Block, names: dict[str, Any], nameserver: str, thread: ThreadPoolExecutor) -> str:
     # The lines of the page, so that a traceback names the right one.
     source = "\n" * (block.line - 1) + block.text.replace(NAMESERVER, nameserver)
     code = compile(source, str(page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -70,7 +74,7 @@ async def _run(page: Path, block: Block, names: dict[str, Any], nameserver: str)
             if code.co_flags & inspect.CO_COROUTINE:
                 await eval(code, names)
             else:
-                await asyncio.to_thread(exec, code, names)
+                await asyncio.get_running_loop().run_in_executor(thread, exec, code, names)
     return output.getvalue()
 
 
