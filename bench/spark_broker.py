@@ -6,7 +6,7 @@ import time
 
 from cometmq.broker.standalone import Standalone, standalone_config
 from cometmq.broker.store.message import Message
-from cometmq.daemon import loop_factory
+from cometmq.daemon import calm_collector, loop_factory
 from cometmq.protocol.bodies.registration import TopicConfig
 from cometmq.protocol.message_id import pack_host
 
@@ -44,6 +44,7 @@ async def serve(folder: str, sizes: dict[int, int]) -> None:
     async with Standalone(config, nameserver="127.0.0.1:0", fast_port=False) as both:
         for size, count in sizes.items():
             await fill(both, size, count)
+        calm_collector()  # as `mqbroker` does
         print(both.nameserver_address, flush=True)
         await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
 

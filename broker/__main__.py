@@ -4,7 +4,6 @@ Thin on purpose: what it starts is `Broker`, or `Standalone`. The modules behind
 was read, so that a mistake there is answered at once. Options and words are those of RocketMQ's BrokerStartup.
 """
 
-import gc
 import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -161,7 +160,7 @@ def _serve(config: "BrokerConfig", options: Options, properties: SystemPropertie
         async with broker:
             nameservers = f" and name server is {config.namesrv_addr}" if config.namesrv_addr else ""
             daemon.announce(_boot_line(config, broker.address) + nameservers)
-            _calm_collector()
+            daemon.calm_collector()
             await stop.wait()
 
     async def serve_standalone(stop: "asyncio.Event") -> None:
@@ -174,20 +173,10 @@ def _serve(config: "BrokerConfig", options: Options, properties: SystemPropertie
         async with both:
             where = both.nameserver_address
             daemon.announce(f"{_boot_line(config, both.broker.address)} and name server is {where}")
-            _calm_collector()
+            daemon.calm_collector()
             await stop.wait()
 
     daemon.run(serve_standalone if options.standalone else serve_broker)
-
-
-def _calm_collector() -> None:
-    """Let Python's cycle collector look at what is new only, and less often.
-
-    Requests in flight are no cycles; a thousand of them make its defaults take a tenth of the processor time.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(10_000, 20, 50)
 
 
 def _boot_line(config: "BrokerConfig", address: str) -> str:

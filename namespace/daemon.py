@@ -5,6 +5,7 @@ shutdown hook.
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -237,3 +238,13 @@ def exit_with(program: str, error: CometMQError | OSError) -> NoReturn:
     line = " ".join(f"{program}: {text}{'; ' if remedy else ''}{remedy}".split())
     print(line, file=sys.stderr)
     sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+def calm_collector() -> None:
+    """Let Python's cycle collector look at what is new only, and less often.
+
+    Requests in flight are no cycles; a thousand of them make its defaults take a tenth of the processor time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 50)

@@ -32,14 +32,15 @@ _FIRST_STEP: Final = 1 << 20
 class Range:
     """Stretches of the log inside one file. It keeps the file until `release`, or the end of a `with`."""
 
-    __slots__ = ("_file", "hot", "start", "stretches")
+    __slots__ = ("_ends", "_file", "_starts", "hot", "start")
 
-    def __init__(self, file: LogFile, stretches: list[tuple[int, int]], hot: bool) -> None:
-        """`stretches` are physical offsets, from and to, in order. The file must be held already."""
+    def __init__(self, file: LogFile, starts: Sequence[int], ends: Sequence[int], hot: bool) -> None:
+        """Where its stretches begin and end are physical offsets, in order. The file must be held already."""
         self._file: LogFile | None = file
-        self.stretches = stretches
+        self._starts = starts
+        self._ends = ends
         #: Physical offset of its first byte.
-        self.start = stretches[0][0]
+        self.start = starts[0]
         #: Whether it is taken to be in memory. A cold range should be read in a thread.
         self.hot = hot
 
@@ -55,7 +56,12 @@ class Range:
     @property
     def length(self) -> int:
         """How many bytes it holds."""
-        return sum([end - start for start, end in self.stretches])
+        return sum(self._ends) - sum(self._starts)
+
+    @property
+    def stretches(self) -> list[tuple[int, int]]:
+        """Physical offsets, from and to."""
+        return list(zip(self._starts, self._ends, strict=True))
 
     @property
     def file(self) -> LogFile:
@@ -67,12 +73,13 @@ class Range:
         """Slices of the file's map: nothing is copied. They stay good after `release`, the place on disk may not."""
         file = self.file
         view, base = file.view(), file.start
-        return [view[start - base : end - base] for start, end in self.stretches]
+        return [view[start - base : end - base] for start, end in zip(self._starts, self._ends, strict=True)]
 
     def read(self) -> bytes:
         """A copy, read from the file. May block and may run in any thread: for cold ranges."""
         file = self.file
-        parts = [file.read(start - file.start, end - start) for start, end in self.stretches]
+        places = zip(self._starts, self._ends, strict=True)
+        parts = [file.read(start - file.start, end - start) for start, end in places]
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def release(self) -> None:
@@ -154,7 +161,7 @@ class CommitLog:
         file = self.files.find(start)
         if file is None or not file.hold():
             return None
-        return Range(file, [(start, min(start + length, file.end, end))], hot)
+        return Range(file, [start], [min(start + length, file.end, end)], hot)
 
     def record(self, start: int, length: int, *, hot: bool = True) -> Range | None:
         """Exactly `length` bytes from `start`, or None: what a queue unit or an index entry points to."""

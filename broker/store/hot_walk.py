@@ -30,6 +30,19 @@ def _places(count: int) -> Struct:
     return Struct(">" + "qi8x" * count)
 
 
+def _all_places(units: bytes) -> Sequence[int]:
+    """The same of however many there are."""
+    count = len(units) // POINTER.size
+    if count <= _AT_ONCE:
+        return _places(count).unpack(units)
+    odd = _places(count % _AT_ONCE)
+    fields = list(odd.unpack_from(units))
+    many = _places(_AT_ONCE)
+    for at in range(odd.size, len(units), many.size):
+        fields += many.unpack_from(units, at)
+    return fields
+
+
 class HotRecords(NamedTuple):
     """What was taken. Without a record there is no file."""
 
@@ -40,21 +53,17 @@ class HotRecords(NamedTuple):
     messages: int = 0
     size: int = 0
     file: LogFile | None = None
-    #: From and to, in the order of the log.
-    stretches: list[tuple[int, int]] = []
+    #: Where stretches of the log begin and end, in its order.
+    starts: Sequence[int] = ()
+    ends: Sequence[int] = ()
 
 
 def take_all(log: CommitLog, units: bytes, hot_from: int, most_bytes: int) -> HotRecords | None:
     """Every message of these units; None when it is not as simple as that. Budget: 0.2 us a message."""
     if not units:
         return None
-    starts: Sequence[int]
-    sizes: Sequence[int]
-    if len(units) <= _AT_ONCE * POINTER.size:
-        fields = _places(len(units) // POINTER.size).unpack(units)
-        starts, sizes = fields[::2], fields[1::2]
-    else:
-        starts, sizes, _ = zip(*POINTER.iter_unpack(units), strict=True)
+    fields = _all_places(units)
+    starts, sizes = fields[::2], fields[1::2]
     total = sum(sizes)
     if total > most_bytes:
         return None
@@ -108,8 +117,7 @@ def _in_one_file(
     # In the order of the log, and none reaches into the next.
     if not all(map(le, ends, islice(starts, 1, None))):
         return None
+    messages = len(starts)
     if end - first == total:
-        stretches = [(first, end)]
-    else:
-        stretches = list(zip(starts, ends, strict=True))
-    return HotRecords(scanned, last, len(starts), total, file, stretches)
+        starts, ends = [first], [end]
+    return HotRecords(scanned, last, messages, total, file, starts, ends)

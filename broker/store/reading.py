@@ -132,13 +132,14 @@ class _Collector:
     """Puts records together: to stretches where they lie together, and to one range a file."""
 
     __slots__ = (
+        "_ends",
         "_file",
         "_hot_from",
         "_limit",
         "_log",
         "_run_end",
         "_run_start",
-        "_stretches",
+        "_starts",
         "count",
         "ranges",
         "size",
@@ -150,7 +151,9 @@ class _Collector:
         self._file: LogFile | None = None
         #: The end of the file, or of the log: no record may go beyond.
         self._limit = -1
-        self._stretches: list[tuple[int, int]] = []
+        #: Of stretches that are complete.
+        self._starts: list[int] = []
+        self._ends: list[int] = []
         self._run_start = self._run_end = -1
         self.ranges: list[Range] = []
         self.count = 0
@@ -189,27 +192,28 @@ class _Collector:
         file = found.file
         if file is None or not file.hold():
             return False
-        self.ranges.append(Range(file, found.stretches, True))
+        self.ranges.append(Range(file, found.starts, found.ends, True))
         self.count += found.messages
         self.size += found.size
         return True
 
     @property
     def _is_hot(self) -> bool:
-        first = self._stretches[0][0] if self._stretches else self._run_start
+        first = self._starts[0] if self._starts else self._run_start
         return first >= self._hot_from
 
     def _end_run(self) -> None:
         if self._run_end > self._run_start:
-            self._stretches.append((self._run_start, self._run_end))
+            self._starts.append(self._run_start)
+            self._ends.append(self._run_end)
         self._run_start = self._run_end = -1
 
     def close(self) -> None:
         """Make a range of what was added since the last one."""
         self._end_run()
-        if self._file is not None and self._stretches and self._file.hold():
-            self.ranges.append(Range(self._file, self._stretches, self._is_hot))
-        self._stretches = []
+        if self._file is not None and self._starts and self._file.hold():
+            self.ranges.append(Range(self._file, self._starts, self._ends, self._is_hot))
+        self._starts, self._ends = [], []
         self._file = None
 
 
