@@ -5,7 +5,7 @@ query narrow what is read where Spark hands them over and the user wants it; see
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
@@ -19,15 +19,13 @@ from cometmq.spark.splits import RangesPartition, partitions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Seconds that brokers may take to answer when a query is planned.
-_PATIENCE: Final = 30.0
-
 
 class BatchReader(DataSourceReader):
     """One scan of a batch query."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._options: Options = parse(options)
+        self._options.check_for_batch()
         self._columns = Columns.of(schema)
         self._pruning: Pruning = EVERYTHING
 
@@ -36,18 +34,20 @@ class BatchReader(DataSourceReader):
 
     def _ranges(self) -> list[QueueRange]:
         from cometmq.spark.cluster import Cluster
-        from cometmq.spark.resolving import resolve
+        from cometmq.spark.resolving import check_order, resolve
 
         options = self._options
         cluster = Cluster(options.access, options.topics)
         queues = [queue for queue in cluster.queues() if self._pruning.takes(queue)]
         if not queues:
             return []
-        lossy = options.read.fail_on_data_loss
-        begins = resolve(options.batch_start, queues, cluster, patience=_PATIENCE, fail_on_data_loss=lossy)
-        ends = resolve(options.ending, queues, cluster, patience=_PATIENCE, fail_on_data_loss=lossy)
+        cluster.check_filter(queues, options.read)
+        check_order(options.batch_start, options.ending, queues)
+        patience, fails = options.batch_patience, options.read.fail_on_data_loss
+        begins = resolve(options.batch_start, queues, cluster, patience=patience, fail_on_data_loss=fails)
+        ends = resolve(options.ending, queues, cluster, patience=patience, fail_on_data_loss=fails)
         whole = [QueueRange(*queue, begins[queue], ends[queue]) for queue in queues]
-        return self._pruning.narrowed(whole, cluster, _PATIENCE)
+        return self._pruning.narrowed(whole, cluster, patience)
 
     def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
         from cometmq.spark.reading import read_ranges

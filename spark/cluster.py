@@ -1,28 +1,30 @@
 """What the driver asks of the cluster: which queues there are, how far they go, and where they were at a time.
 
 Blocking calls over the process's link, each one gathered over all queues. Who is away for a while is told apart from
-what is wrong: queues without an answer are the caller's to wait
-for, errors of options are raised at once. Kafka's
+what is wrong: queues without an answer are the caller's to wait for, errors of options are raised at once. Kafka's
 KafkaOffsetReaderAdmin.
 """
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cometmq.client.admin import Admin
 from cometmq.client.consumer.pulling import PullRequest, Pulls
+from cometmq.client.consumer.subscriptions import Sql, subscription_data
 from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, TopicNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import namespaces
-from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
 from cometmq.protocol.bodies.stats import TopicOffset
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting.errors import TransportError
 from cometmq.spark.access import Access
-from cometmq.spark.errors import OptionError, Unreachable
+from cometmq.spark.errors import OptionError, Unreachable, filter_refused
 from cometmq.spark.link import link_to
 from cometmq.spark.queue_range import QueueId
+from cometmq.spark.read_options import SQL92, ReadOptions
 from cometmq.spark.topics import Topics
 
 _T = TypeVar("_T")
@@ -64,9 +66,39 @@ class Cluster:
 
     # Which queues there are
 
-    def check(self) -> None:
-        """Ask for the topics now, so that what is wrong is told before a query starts."""
-        self.queues()
+    def check(self, how: ReadOptions) -> None:
+        """Ask for the topics now, and whether the filter can be used: what is wrong is told before a query starts."""
+        self.check_filter(self.queues(), how)
+
+    def check_filter(self, queues: Iterable[QueueId], how: ReadOptions) -> None:
+        """OptionError when a broker cannot filter by an expression of SQL92. Tags any broker can use.
+
+        RocketMQ has to be asked: a pull with an expression that it cannot parse gets all messages, unfiltered.
+        """
+        if how.expression_type != SQL92:
+            return
+        client = self._link.client
+
+        async def ask(queue: MessageQueue) -> int:
+            if client.routes.known(queue.topic) is None:
+                await client.routes.get(queue.topic)
+            body = CheckClientRequestBody(
+                client_id=client.client_id,
+                group=self._access.wire_group,
+                subscription_data=subscription_data(queue.topic, Sql(how.sub_expression), 0),
+            ).encode()
+            address = client.routes.brokers.master(queue.broker_name)
+            answer = await client.remoting.request(
+                address, RequestCode.CHECK_CLIENT_CONFIG, None, body, timeout=self._access.request_timeout
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerError.of(answer, address)
+            return 0
+
+        one_of_each = {queue.broker: queue for queue in queues}
+        for error in self._each(one_of_each.values(), ask).failures.values():
+            if refused := filter_refused(error, how.sub_expression):
+                raise refused
 
     def queues(self) -> list[QueueId]:
         """All queues of the query, sorted. OptionError for a topic that does not exist, Unreachable without cluster."""
@@ -125,20 +157,33 @@ class Cluster:
         """The offset of the first message of each queue that was stored at its time (milliseconds) or later."""
         return self._each(times, lambda queue: self._admin.search_offset(queue, times[self._shown(queue)]))
 
-    def bounds(self, topics: Iterable[str]) -> dict[QueueId, Bounds]:
-        """The ends of all queues of topics."""
+    def bounds(self, queues: Collection[QueueId], seconds: float) -> dict[QueueId, Bounds]:
+        """The ends of all queues of these queues' topics, waited for as in `surely`."""
+        topics = {self._access.wire_topic(queue.topic) for queue in queues}
 
         async def ask() -> dict[QueueId, Bounds]:
-            tables = await asyncio.gather(
-                *(self._admin.topic_stats(self._access.wire_topic(topic)) for topic in topics)
-            )
+            tables = await asyncio.gather(*(self._admin.topic_stats(topic) for topic in sorted(topics)))
             return {
                 self._shown(MessageQueue.from_wire(queue)): _bounds(offset)
                 for table in tables
                 for queue, offset in table.offset_table.items()
             }
 
-        return self._run(ask())
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                found = self._run(ask())
+                missing = [queue for queue in queues if queue not in found]
+                error: Exception = NoRoute("its broker has left the route")
+            except (ClientError, BrokerError, TransportError) as failure:
+                if not is_passing(failure):
+                    raise
+                missing, error = list(queues), failure
+            if not missing:
+                return found
+            if time.monotonic() >= deadline:
+                raise unreachable(missing[0], error, seconds) from None
+            time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
 
     def message_sizes(self, begins: Mapping[QueueId, int]) -> dict[QueueId, float]:
         """The bytes of a message of each queue on average: by the first ones from an offset on, as they are stored."""

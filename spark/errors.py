@@ -4,7 +4,7 @@ Spark shows the text of an error and nothing else of it, so the remedy is part o
 process to process, so they pickle. Errors of the cluster itself are those of `cometmq.client.errors`.
 """
 
-from cometmq.client.errors import ClientError
+from cometmq.client.errors import ClientError, SubscriptionRefused
 from cometmq.spark.queue_range import QueueId
 
 
@@ -33,6 +33,19 @@ class OptionError(SparkSourceError, ValueError):
 
 class Unreachable(SparkSourceError):
     """Raised when the cluster, or a broker of a topic, has not answered for longer than a query may wait."""
+
+
+def filter_refused(error: Exception, expression: str) -> OptionError | None:
+    """What a broker that cannot use a filter means for its user; None when the error is about something else."""
+    # RocketMQ has no code of its own for a broker whose enablePropertyFilter is false.
+    if not isinstance(error, SubscriptionRefused) and "to filter message by" not in str(error):
+        return None
+    return OptionError(
+        "subExpression",
+        expression,
+        f"a broker cannot filter by it ({error}); correct the expression, set enablePropertyFilter=true on brokers, "
+        "or use tags or where() instead",
+    )
 
 
 class DataLoss(SparkSourceError):

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from cometmq.client.client import Client
 from cometmq.client.requests import Credentials
 from cometmq.daemon import loop_factory
-from cometmq.remoting.errors import Timeout
-from cometmq.remoting.tls import ClientTlsOptions
+from cometmq.remoting.errors import Timeout, TlsSetupFailed
+from cometmq.remoting.tls import ClientTlsOptions, client_context
 from cometmq.spark.access import Access
+from cometmq.spark.errors import OptionError
 
 _T = TypeVar("_T")
 
@@ -43,6 +44,7 @@ class Link:
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        self._tls = _tls(access)
         self.loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(target=self._serve, name="cometmq link", daemon=True)
         self._thread.start()
@@ -86,7 +88,7 @@ class Link:
         client = Client(
             access.name_servers,
             credentials=_credentials(access),
-            tls=_tls(access),
+            tls=self._tls,
             namespace=access.namespace,
             request_timeout=access.request_timeout,
         )
@@ -103,13 +105,20 @@ def _credentials(access: Access) -> Credentials | None:
 def _tls(access: Access) -> ClientTlsOptions | None:
     if not access.tls:
         return None
-    return ClientTlsOptions(
+    options = ClientTlsOptions(
         ca=access.tls_ca,
         cert=access.tls_cert,
         key=access.tls_key,
         key_password=access.tls_key_password,
         verify=access.tls_verify,
     )
+    try:
+        client_context(options).get()  # now: later it would look like a nameserver that does not answer
+    except TlsSetupFailed as error:
+        raise OptionError(
+            "tls", "", f"{error}; tlsCa, tlsCert and tlsKey name PEM files, which driver and executors need there"
+        ) from None
+    return options
 
 
 def link_to(access: Access) -> Link:

@@ -43,13 +43,16 @@ def is_initial(offset: Mapping[str, Any]) -> bool:
 
 def parse(offset: Mapping[str, Any]) -> Offsets:
     """Offsets out of Spark's log."""
-    if offset.get("v") != VERSION or not isinstance(offset.get("q"), dict):
+    try:
+        if offset["v"] != VERSION:
+            raise ValueError
+        return Offsets(dict(walk(offset["q"])), dict(walk(offset.get("from", {}))))
+    except (AttributeError, KeyError, ValueError):
         raise SparkSourceError(
             f"the checkpoint holds offsets of another form: {str(offset)[:200]}",
-            "the checkpoint belongs to another source or to a newer version; start the query with a checkpoint of its "
-            "own, and with startingOffsets to continue",
-        )
-    return Offsets(dict(walk(offset["q"])), dict(walk(offset.get("from", {}))))
+            "the checkpoint is damaged, or belongs to another source or to a newer version; start the query with a "
+            "checkpoint of its own, and with startingOffsets to continue",
+        ) from None
 
 
 def ranges(start: Mapping[str, Any], end: Mapping[str, Any]) -> list[QueueRange]:
@@ -80,10 +83,12 @@ def nested(numbers: Mapping[QueueId, int]) -> Nested:
 
 
 def walk(tree: Nested) -> Iterator[tuple[QueueId, int]]:
-    """The numbers of a tree by queue."""
+    """The numbers of a tree by queue; AttributeError or ValueError if it is none."""
     for topic, brokers in tree.items():
         for broker, queues in brokers.items():
             for queue_id, number in queues.items():
+                if type(number) is not int:
+                    raise ValueError(f"{number!r} is no offset")
                 yield QueueId(topic, broker, int(queue_id)), number
 
 

@@ -81,7 +81,7 @@ SOURCE: Final = ACCESS | declared(
     ),
     Option("discoveryInterval", "how often new topics, brokers and queues are looked for", "5s", only="stream"),
     Option("idleWait", "how long the driver waits for messages before it says there are none", "500ms", only="stream"),
-    Option("unreachableTimeout", "how long a query goes on without a broker that it needs", "2m", only="stream"),
+    Option("unreachableTimeout", "how long a query waits for a broker that it needs", "2m, batch: 30s"),
 )
 
 _STARTS: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
@@ -90,6 +90,10 @@ _TOPICS: Final = ("subscribe", "topic", "subscribePattern", "assign")
 
 #: Seconds: other sources of the same query wait as long.
 _MAX_IDLE_WAIT: Final = 0.5
+
+#: How long streams and batches wait for a broker unless told otherwise, in seconds: somebody sits in front of a batch.
+_STREAM_PATIENCE: Final = 120.0
+_BATCH_PATIENCE: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,13 +118,21 @@ class Options:
     discovery_interval: float
     idle_wait: float
     unreachable_timeout: float
-    #: Options of batches that were given: a stream refuses them.
+    #: Seconds that brokers may take to answer when a batch is planned.
+    batch_patience: float
+    #: Options that only batches, or only streams, have and that were given: the other kind refuses them.
     batch_only: tuple[str, ...]
+    stream_only: tuple[str, ...]
 
     def check_for_stream(self) -> None:
         """Refuse what only a batch can do."""
         for name in self.batch_only:
             raise OptionError(name, "", "only spark.read has it, a stream does not; remove the option")
+
+    def check_for_batch(self) -> None:
+        """Refuse what only a stream can do: a limit that is none must not look like one."""
+        for name in self.stream_only:
+            raise OptionError(name, "", "only spark.readStream has it, a batch does not; remove the option")
 
     @property
     def stream_start(self) -> Place:
@@ -182,12 +194,14 @@ def parse(options: Mapping[str, str]) -> Options:
     texts = OptionTexts(options, SOURCE.values())
     texts.check_names()
     group = _group(texts)
+    starting, ending = _place(texts, _STARTS), _place(texts, _ENDS) or LATEST
+    _check_times(starting, ending)
     return Options(
         access=access_of(texts, group or DEFAULT_GROUP),
         read=_read_options(texts),
         topics=_topics(texts),
-        starting=_place(texts, _STARTS),
-        ending=_place(texts, _ENDS) or LATEST,
+        starting=starting,
+        ending=ending,
         limits=_limits(texts),
         splitting=Splitting(
             texts.maybe_integer("minPartitions"),
@@ -200,9 +214,19 @@ def parse(options: Mapping[str, str]) -> Options:
         reports_progress=group is not None,
         discovery_interval=texts.seconds("discoveryInterval"),
         idle_wait=min(texts.seconds("idleWait"), _MAX_IDLE_WAIT),
-        unreachable_timeout=texts.seconds("unreachableTimeout"),
-        batch_only=tuple(texts.given(*(name for name, option in SOURCE.items() if option.only == "batch"))),
+        unreachable_timeout=_patience(texts, _STREAM_PATIENCE),
+        batch_patience=_patience(texts, _BATCH_PATIENCE),
+        batch_only=_given_only(texts, "batch"),
+        stream_only=_given_only(texts, "stream"),
     )
+
+
+def _patience(texts: OptionTexts, default: float) -> float:
+    return texts.seconds("unreachableTimeout") if texts.given("unreachableTimeout") else default
+
+
+def _given_only(texts: OptionTexts, kind: str) -> tuple[str, ...]:
+    return tuple(texts.given(*(name for name, option in SOURCE.items() if option.only == kind)))
 
 
 def _read_options(texts: OptionTexts) -> ReadOptions:
@@ -254,6 +278,16 @@ def _place(texts: OptionTexts, names: tuple[str, str, str]) -> Place | None:
     if name.endswith("ByTimestamp"):
         return AtTime(name, numbers=numbers_of_json(name, text), or_latest=or_latest)
     return place_of_text(name, text, earliest=names is _STARTS)
+
+
+def _check_times(starting: Place | None, ending: Place) -> None:
+    """OptionError when a range of time ends before it starts."""
+    if not isinstance(starting, AtTime) or not isinstance(ending, AtTime):
+        return
+    if starting.time is not None and ending.time is not None and ending.time < starting.time:
+        raise OptionError(
+            ending.option, str(ending.time), f"it is before {starting.option}={starting.time}; swap the two times"
+        )
 
 
 def _limits(texts: OptionTexts) -> Limits:

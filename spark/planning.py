@@ -12,11 +12,11 @@ from typing import Any, Final
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from cometmq.spark.cluster import Cluster, Offsets
-from cometmq.spark.errors import DataLoss
+from cometmq.spark.errors import DataLoss, OptionError
 from cometmq.spark.frontier import Frontier
 from cometmq.spark.limits import Limits, ends_within
 from cometmq.spark.offsets import Offsets as Position
-from cometmq.spark.offsets import is_initial, parse
+from cometmq.spark.offsets import is_initial, parse, topics_of
 from cometmq.spark.options import Options
 from cometmq.spark.progress import Progress
 from cometmq.spark.queue_range import QueueId
@@ -43,10 +43,12 @@ class Planner:
         #: Where an AvailableNow query ends.
         self._target: Offsets | None = None
         self._last_batch: float | None = None
+        #: Whether the checkpoint has been held against the options.
+        self._is_continued = False
 
     def check(self) -> None:
-        """Raise what is wrong with topics and nameservers before anything is planned."""
-        self._cluster.check()
+        """Raise what is wrong with topics, filter and nameservers before anything is planned."""
+        self._cluster.check(self._options.read)
 
     def stop_at_the_end_of_now(self) -> None:
         """Read up to what there is now and no further. Every broker has to answer: none may be left out silently."""
@@ -70,8 +72,8 @@ class Planner:
         limits = self._options.limits.under(limit)
         if is_initial(start):
             return self._first_batch(limits, clock())
+        position = self._continued(parse(start).ends)
         self.tell_progress(start)
-        position = dict(parse(start).ends)
         deadline = clock() + self._options.idle_wait
         self._last_batch = clock() if self._last_batch is None else self._last_batch
         while True:
@@ -84,6 +86,30 @@ class Planner:
             if self._target is not None or left <= 0:
                 return start
             time.sleep(min(left, self._frontier.interval))
+
+    def _continued(self, ends: Mapping[QueueId, int]) -> Offsets:
+        """Where the batch before ended, in the queues that the options choose.
+
+        A checkpoint that knows others is not this query's, or its topics were changed: what those still have would be
+        left out without a word.
+        """
+        options = self._options
+        left = sorted(queue for queue in ends if not options.topics.takes(queue))
+        if left and not self._is_continued:
+            topics = ", ".join(topics_of(left))
+            if options.read.fail_on_data_loss:
+                raise OptionError(
+                    options.topics.option,
+                    options.topics.text,
+                    f"the checkpoint is about {topics} too, which is not read any more; start with another checkpoint, "
+                    f"or set failOnDataLoss=false to go on without {left[0]}",
+                )
+            log.warning("the checkpoint is about %s, which is not read any more: going on without", topics)
+        chosen = {queue: end for queue, end in ends.items() if queue not in left}
+        if not self._is_continued:
+            self._cluster.check_filter(chosen, options.read)
+        self._is_continued = True
+        return chosen
 
     def _first_batch(self, limits: Limits, now: float) -> dict[str, Any]:
         """The batch of a query that has no checkpoint: it records where the query starts, even if it reads nothing."""

@@ -16,7 +16,7 @@ from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.errors import CometMQError
 from cometmq.protocol.record import QUEUE_OFFSET_POSITION
-from cometmq.spark.errors import DataLoss, SparkSourceError
+from cometmq.spark.errors import DataLoss, SparkSourceError, filter_refused
 from cometmq.spark.frame import Piece
 from cometmq.spark.link import Link
 from cometmq.spark.queue_range import QueueId, QueueRange
@@ -105,6 +105,8 @@ class SpanReader:
             try:
                 pulled = await self._ask(rest, failures)
             except CometMQError as error:
+                if refused := filter_refused(error, self._how.sub_expression):
+                    raise refused from None
                 if not error.retriable and not isinstance(error, NoRoute):
                     raise
                 reason = str(error)

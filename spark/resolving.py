@@ -3,13 +3,13 @@
 Kafka's KafkaOffsetReader (fetchSpecificOffsets and fetchGlobalTimestampBasedOffsets).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cometmq.spark.cluster import Bounds, Cluster, Offsets
 from cometmq.spark.errors import DataLoss, OptionError
 from cometmq.spark.offsets import topics_of
 from cometmq.spark.queue_range import QueueId
-from cometmq.spark.starting import AtEnd, AtOffsets, AtTime, End, Place
+from cometmq.spark.starting import ANY, AtEnd, AtOffsets, AtTime, End, Numbers, Place
 
 
 def resolve(
@@ -19,21 +19,41 @@ def resolve(
     if isinstance(place, AtEnd):
         question = cluster.earliest if place.end is End.EARLIEST else cluster.latest
         return cluster.surely(question, queues, patience)
-    bounds = cluster.bounds(topics_of(queues))
+    numbers = place.numbers if isinstance(place, AtOffsets) or place.time is None else None
+    if numbers is not None:
+        _check_rules(numbers, queues)
+    bounds = cluster.bounds(queues, patience)
     if isinstance(place, AtOffsets):
-        _check_topics(place, queues)
         return {queue: _offset(place, queue, bounds[queue], fail_on_data_loss) for queue in queues}
     return _at_time(place, queues, bounds, cluster, patience)
 
 
-def _check_topics(place: AtOffsets, queues: Sequence[QueueId]) -> None:
-    """A topic that is not read is a misspelt one."""
-    for topic in sorted(place.numbers.topics - set(topics_of(queues))):
+def check_order(starting: Place, ending: Place, queues: Collection[QueueId]) -> None:
+    """OptionError when offsets that a user gave end before they start."""
+    if not isinstance(starting, AtOffsets) or not isinstance(ending, AtOffsets):
+        return
+    for queue in queues:
+        first, stop = starting.numbers.of(queue), ending.numbers.of(queue)
+        if 0 <= stop < first:
+            raise OptionError(
+                ending.numbers.option, "", f"{queue} would end at {stop}, before it starts at {first}; swap the two"
+            )
+
+
+def _check_rules(numbers: Numbers, queues: Collection[QueueId]) -> None:
+    """A topic, a broker or a queue that is not read is a misspelt one."""
+    for topic in sorted(numbers.topics - set(topics_of(queues))):
         raise OptionError(
-            place.numbers.option,
+            numbers.option,
             "",
             f"the topic {topic} is not read; {', '.join(topics_of(queues))} is",
         )
+    for topic, broker, queue_id in numbers.rules:
+        fitting = [each for each in queues if each.topic == topic and broker in (ANY, each.broker)]
+        if not any(queue_id in (ANY, each.queue_id) for each in fitting):
+            wanted = f"broker {broker}" if not fitting else f"queue {queue_id}"
+            there = ", ".join(f"{each.broker}: {each.queue_id}" for each in sorted(queues) if each.topic == topic)
+            raise OptionError(numbers.option, "", f"{wanted} of topic {topic} is not read; {there} is")
 
 
 def _offset(place: AtOffsets, queue: QueueId, bounds: Bounds, fail_on_data_loss: bool) -> int:

@@ -31,7 +31,7 @@ class RocketMQSource(DataSource):
         from cometmq.spark.options import parse
 
         options = parse(self.options)
-        Cluster(options.access, options.topics).check()
+        Cluster(options.access, options.topics).check(options.read)
         return full_schema(options.include_properties, options.properties_as_json)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -26,6 +26,17 @@ class Topics:
     #: All that is read of the topics in `names`, when the user assigned them.
     queues: frozenset[QueueId] | None = None
 
+    @property
+    def text(self) -> str:
+        """The choice, as an error shows it; the JSON of queues is left out."""
+        return self.pattern or ("" if self.queues is not None else ",".join(self.names))
+
+    def takes(self, queue: QueueId) -> bool:
+        """Whether a queue is one of those chosen, if it exists."""
+        if self.queues is not None:
+            return queue in self.queues
+        return queue.topic in self.names if self.pattern is None else bool(re.fullmatch(self.pattern, queue.topic))
+
     def matching(self, existing: Iterable[str]) -> list[str]:
         """The topics that match the pattern, of those that exist. What the system keeps for itself never does."""
         assert self.pattern is not None, "only for patterns"

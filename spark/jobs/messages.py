@@ -79,7 +79,7 @@ class Messages:
     def check(self) -> None:
         """Raise what is wrong with the options, the nameservers or the topics, before Spark does anything."""
         parsed = source_options.parse(self.source_options)
-        Cluster(parsed.access, parsed.topics).check()
+        Cluster(parsed.access, parsed.topics).check(parsed.read)
 
     def stream(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
         if self.until is not None:

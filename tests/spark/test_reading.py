@@ -9,11 +9,11 @@ from pyspark.sql.types import StructType
 
 import cometmq
 from cometmq.client import Client
-from cometmq.client.errors import BrokerError, NoNameserver, NoRoute
+from cometmq.client.errors import NoNameserver, NoRoute
 from cometmq.spark.access import Access
 from cometmq.spark.columns import Columns, full_schema
 from cometmq.spark.decode import Decoder
-from cometmq.spark.errors import DataLoss
+from cometmq.spark.errors import DataLoss, OptionError
 from cometmq.spark.frame import Piece
 from cometmq.spark.irregular import CorruptMessage
 from cometmq.spark.link import close_links
@@ -121,7 +121,7 @@ def test_tags_are_filtered_on_the_broker_and_by_their_text_here(topics: TopicKit
 def test_an_expression_that_the_broker_refuses_is_told_at_once(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [3])
     how = ReadOptions(sub_expression="a >", expression_type=SQL92)
-    with pytest.raises(BrokerError):
+    with pytest.raises(OptionError, match=r"^subExpression=a >: a broker cannot filter by it"):
         read(topics, whole(topics, topic), how)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cometmq
@@ -58,6 +59,13 @@ def test_brokers_filter_by_tag_and_by_sql(spark: SparkSession, real: TopicKit, n
     assert rows_of(tagged.rows) == rows_expected(topic, {0: range(1, 100, 2)})
     sql = earliest(real, topic, expressionType="SQL92", subExpression="n >= 90 AND TAGS = 'a'")
     assert rows_of(run_now(stream_of(spark, sql), tmp_path / "2").rows) == rows_expected(topic, {0: range(90, 100, 2)})
+
+
+def test_an_expression_that_is_none_is_told_by_load(spark: SparkSession, real: TopicKit, name: Name) -> None:
+    wrong = earliest(real, real.made(name("T"), [1]), expressionType="SQL92", subExpression="n >> 90")
+    for load in (stream_of, table_of):
+        with pytest.raises(PySparkException, match="OptionError: subExpression=n >> 90: a broker cannot filter by it"):
+            load(spark, wrong)
 
 
 def test_a_running_query_sees_new_messages_and_queues(
