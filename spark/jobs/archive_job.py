@@ -14,12 +14,13 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import runs
-from cometmq.spark.jobs.archive_files import PARTITIONS, check_owner, laid_out, mark, owner_of, query_of
+from cometmq.spark.jobs.archive_files import ARCHIVE, PARTITIONS, laid_out
 from cometmq.spark.jobs.compaction import FILE_SIZE, check_file_size, compact, hours_of
 from cometmq.spark.jobs.errors import NotAnArchive
 from cometmq.spark.jobs.lake import LakeFile
 from cometmq.spark.jobs.messages import Messages
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
+from cometmq.spark.jobs.ownership import Ownership, owner_of
 from cometmq.spark.jobs.publication import Publication
 
 #: Messages of one batch at most, unless the caller says otherwise: what is lost by a kill is done again.
@@ -81,9 +82,10 @@ def archive_stream(
     meter = Meter("archive")
     publication = Publication(stream.sparkSession, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
-    check_owner(publication.lake, checkpoint)
+    ownership = Ownership(publication.lake, checkpoint, ARCHIVE)
+    ownership.check()
     with display or Silence() as shown, publication.opened():
-        writer = _BatchWriter(publication, checkpoint, meter, file_size if compact_closed else None)
+        writer = _BatchWriter(publication, ownership, meter, file_size if compact_closed else None)
         runs.run(
             stream.writeStream.foreachBatch(writer.write),
             trigger,
@@ -92,22 +94,22 @@ def archive_stream(
             display=shown,
             stop=stop,
         )
-        writer.compact_closed(stream.sparkSession)
+        if stop is None or not stop.is_set():  # whoever stops it does not want to wait
+            writer.compact_closed(stream.sparkSession)
     return meter.metrics()
 
 
 class _BatchWriter:
     """Publishes the batches of one run."""
 
-    def __init__(self, publication: Publication, checkpoint: str, meter: Meter, file_size: int | None) -> None:
+    def __init__(self, publication: Publication, ownership: Ownership, meter: Meter, file_size: int | None) -> None:
         self._publication = publication
-        self._checkpoint = checkpoint
+        self._ownership = ownership
         self._meter = meter
         self._file_size = file_size
-        self._is_marked = False
 
     def write(self, rows: DataFrame, number: int) -> None:
-        self._mark()
+        self._ownership.claim()
         batch = f"batch-{number:010d}"
         if self._publication.is_done(batch):
             return
@@ -126,14 +128,6 @@ class _BatchWriter:
             hours = (hour for hour in hours_of(self._publication) if hour.is_over(now))
             compact(spark, self._publication, hours, file_size=self._file_size, meter=self._meter)
 
-    def _mark(self) -> None:
-        """Before the first file of an archive says that it is one; Spark has numbered the query by now."""
-        if not self._is_marked:
-            query = query_of(self._publication.lake, self._checkpoint)
-            assert query is not None, f"no query id in {self._checkpoint}"
-            mark(self._publication.lake, query)
-            self._is_marked = True
-
     def _count(self, counted: Observation, files: list[LakeFile]) -> None:
         self._meter.add(int(counted.get["rows"]), sum(file.size for file in files))
         self._meter.count("files", len(files))
@@ -149,7 +143,7 @@ def compact_archive(
     """Join the small files of all hours of an archive, those that are not over included."""
     meter = Meter("archive")
     publication = Publication(spark, directory)
-    if owner_of(publication.lake) is None:
+    if owner_of(publication.lake, ARCHIVE) is None:
         raise NotAnArchive(f"{publication.directory} is no archive", "name the --output of the archive job")
     with display or Silence() as shown, publication.opened():
         hours = hours_of(publication)

@@ -53,10 +53,8 @@ def audit(
     meter = Meter("audit")
     with display or Silence() as shown:
         if archive is not None:
-            messages = read_archive(spark, archive, since=since, until=until)
-            wanted = [topics] if isinstance(topics, str) else list(topics)
-            if wanted:
-                messages = messages.where(F.col("topic").isin(*wanted))
+            wanted = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
+            messages = read_archive(spark, archive, wanted, since=since, until=until)
         else:
             source = Messages.of(topics, name_server, options, since, until)
             source.check()

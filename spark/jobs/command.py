@@ -1,7 +1,8 @@
 """How a job is made a command: the options that all have, Spark's session, and how results and failures are told.
 
-Exit codes: 0 fine, 1 the job failed (one line on stderr: what, why, what to do), 2 wrong usage. Everything that is slow
-to load is imported when a job runs, so that help and wrong usage are answered at once.
+Exit codes: 0 fine, 1 the job failed (one line on stderr: what, why, what to do), 2 wrong usage, 130 and 143 stopped by
+Ctrl-C and SIGTERM before its end. Everything that is slow to load is imported when a job runs, so that help and wrong
+usage are answered at once.
 """
 
 import functools
@@ -141,6 +142,9 @@ def job(name: str, help: str) -> Callable[[Callable[..., "Metrics"]], click.Comm
             settings = _settings(values)
             try:
                 show(body(settings, **values), as_json=settings.json)
+            except StoppedEarly as stopped:
+                show(stopped.metrics, as_json=settings.json)
+                complain(f"{PROGRAM} {name}: {stopped}", 128 + stopped.signal)
             except Exception as error:
                 if settings.verbose or not _is_told(error):
                     raise
@@ -181,14 +185,37 @@ def _is_told(error: Exception) -> bool:
     return isinstance(error, CometMQError | OSError | PySparkException)
 
 
+class StoppedEarly(Exception):
+    """Raised when a signal ended a job that was not through; what it did until then is done."""
+
+    def __init__(self, metrics: "Metrics", number: int) -> None:
+        left = "" if metrics.backlog is None else f" with {metrics.backlog:,} to go"
+        super().__init__(f"stopped by {signal.Signals(number).name}{left}; start it again to go on from there")
+        self.metrics = metrics
+        self.signal = number
+
+
+class Stop(threading.Event):
+    """Set by a signal, whose number it keeps."""
+
+    signal: int | None = None
+
+    def ended(self, metrics: "Metrics") -> "Metrics":
+        """The figures of a job that ends by itself: StoppedEarly when it did not."""
+        if self.signal is not None and metrics.backlog != 0:
+            raise StoppedEarly(metrics, self.signal)
+        return metrics
+
+
 @contextmanager
-def stopped_by_signals() -> Iterator[threading.Event]:
+def stopped_by_signals() -> Iterator[Stop]:
     """An event that SIGTERM and Ctrl-C set: the job ends at the next good moment. The second one ends at once."""
-    stop = threading.Event()
+    stop = Stop()
 
     def on_signal(number: int, frame: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
+        stop.signal = number
         stop.set()
 
     if threading.current_thread() is not threading.main_thread():

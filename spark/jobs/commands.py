@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 _Body = TypeVar("_Body", bound=Callable[..., Any])
 
-_TRIGGERS = click.Choice(["available-now", "once", "continuous"])
+_CONTINUOUS = "continuous"
+_TRIGGERS = click.Choice(["available-now", "once", _CONTINUOUS])
 
 _topics = click.option("-t", "--topic", "topics", multiple=True, help="A topic, or several separated by commas; often")
 _since = click.option(
@@ -77,7 +78,7 @@ def archive(
     _checked(settings, topics, since)
     spark = settings.session("archive")
     with stopped_by_signals() as stop:
-        return run(
+        done = run(
             spark,
             ",".join(topics),
             output,
@@ -92,6 +93,7 @@ def archive(
             display=settings.display(),
             stop=stop,
         )
+        return done if trigger == _CONTINUOUS else stop.ended(done)
 
 
 @job("replay", "An archive, or a range of time of topics, to a topic: in queue order, at a rate, resumable.")
@@ -122,7 +124,7 @@ def replay(
         _checked(settings, topics, since, until)
     spark = settings.session("replay")
     with stopped_by_signals() as stop:
-        return run(
+        done = run(
             spark,
             target,
             ",".join(topics),
@@ -137,6 +139,7 @@ def replay(
             display=settings.display(),
             stop=stop,
         )
+        return stop.ended(done)
 
 
 @job("etl", "Topics, through SQL or a function on the DataFrame, to a topic or a table.")
@@ -177,7 +180,7 @@ def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **v
     _checked(settings, topics, since)
     spark = settings.session("etl")
     with stopped_by_signals() as stop:
-        return run(
+        done = run(
             spark,
             ",".join(topics),
             since=since,
@@ -187,6 +190,7 @@ def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **v
             stop=stop,
             **values,
         )
+        return done if values["trigger"] == _CONTINUOUS else stop.ended(done)
 
 
 @job("audit", "What was lost, repeated or out of order, by the numbers that the SDK's SendAudit stamps.")
@@ -259,19 +263,21 @@ def trace(settings: Settings, topic: str, since: datetime | None, until: datetim
     if values["chart"]:
         check_form(values["chart"])
     _checked(settings, (topic,), since, until)
+    settings_of_run = dict(
+        values,
+        name_server=settings.name_server,
+        topic=topic,
+        since=since,
+        until=until,
+        options=settings.options,
+        display=settings.display(),
+    )
     spark = settings.session("trace")
+    if values["trigger"] is None:  # nothing to be saved: Ctrl-C ends it at once
+        return run(spark, **settings_of_run)
     with stopped_by_signals() as stop:
-        return run(
-            spark,
-            name_server=settings.name_server,
-            topic=topic,
-            since=since,
-            until=until,
-            options=settings.options,
-            display=settings.display(),
-            stop=stop,
-            **values,
-        )
+        done = run(spark, stop=stop, **settings_of_run)
+        return done if values["trigger"] == _CONTINUOUS else stop.ended(done)
 
 
 @job("lag", "The backlog of consumer groups, sampled over time to a table and a chart.")

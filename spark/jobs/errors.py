@@ -26,7 +26,11 @@ class JobError(SparkSourceError):
 
 
 class NotAnArchive(JobError):
-    """Raised when a directory is not what the archive job writes, or not of this run."""
+    """Raised when a directory is not what the archive job writes, or has not what is asked for."""
+
+
+class NotOurs(JobError):
+    """Raised when a directory that a job is to write to is not the one of its checkpoint."""
 
 
 def told(error: BaseException) -> str:

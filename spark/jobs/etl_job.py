@@ -24,6 +24,7 @@ from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.errors import JobError, told
 from cometmq.spark.jobs.messages import FORMAT, VIEW, Messages
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
+from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import FILE_FORMATS, Publication
 from cometmq.spark.sink_columns import SinkColumns
 
@@ -89,7 +90,7 @@ def etl(
         if to_topic is not None:
             run(_to_topic(result, to_topic, to_name_server, messages, further))
         elif output is not None and format in FILE_FORMATS:
-            _to_files(result, output, format, tuple(partition_by), output_mode, further, run)
+            _to_files(result, output, place, format, tuple(partition_by), output_mode, further, run)
         else:
             writer = result.writeStream.format(format).options(**further).partitionBy(*partition_by)
             run(writer if output is None else writer.option("path", output), table)
@@ -181,6 +182,7 @@ def _to_topic(
 def _to_files(
     result: DataFrame,
     output: str,
+    checkpoint: str,
     format: str,
     partition_by: tuple[str, ...],
     mode: str,
@@ -193,8 +195,11 @@ def _to_files(
     if missing:
         raise JobError(f"the result has no column {missing[0]} to partition by", f"it has {', '.join(result.columns)}")
     publication = Publication(result.sparkSession, output)
+    ownership = Ownership(publication.lake, checkpoint, TABLE)
+    ownership.check()
 
     def write(rows: DataFrame, number: int) -> None:
+        ownership.claim()
         publication.publish(rows, f"batch-{number:010d}", partition_by=partition_by, format=format, options=options)
 
     with publication.opened():

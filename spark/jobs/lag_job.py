@@ -4,6 +4,7 @@ The brokers are asked as `mqadmin consumerProgress` asks them, by the driver; Sp
 published every half a minute: a kill loses those, and the next run adds to the same table.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -19,6 +20,7 @@ from cometmq.client.errors import GroupNotFound, NoNameserver
 from cometmq.protocol import names
 from cometmq.protocol.bodies.message_queue import MessageQueue as WireQueue
 from cometmq.protocol.bodies.stats import OffsetWrapper
+from cometmq.protocol.errors import CometMQError
 from cometmq.remoting.errors import TransportError
 from cometmq.spark import options as source_options
 from cometmq.spark.access import Access
@@ -29,6 +31,8 @@ from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Sil
 from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.link import Link, link_to
 from cometmq.spark.option_texts import OptionTexts
+
+log = logging.getLogger(__name__)
 
 SCHEMA: Final = (
     "time timestamp, `group` string, topic string, brokerName string, queueId int, "
@@ -69,7 +73,8 @@ def lag(
 ) -> Metrics:
     """Sample the backlog of groups, or of all, every `interval` seconds, so many times (None: until `stop` is set).
 
-    `output` is a directory of Parquet; samples are added to it. `chart` is drawn of the whole table.
+    `output` is a directory of Parquet; samples are added to it. `chart` is drawn of the whole table. When brokers are
+    away for a while after the first sample, samples are missing.
     """
     meter = Meter("lag")
     wanted = [each for each in (groups.split(",") if isinstance(groups, str) else groups) if each]
@@ -77,22 +82,31 @@ def lag(
     publication = Publication(spark, output)
     with display or Silence() as shown, publication.opened():
         pending: list[Sample] = []
-        flushed, taken = time.monotonic(), 0
+        flushed, tried = time.monotonic(), 0
         stopped = stop or threading.Event()
+        meter.details |= {"samples": 0, "missedSamples": 0}
         while not stopped.is_set():
-            found = sampler.sample(datetime.now(UTC))
-            pending += found
-            taken += 1
-            meter.add(len(found))
-            meter.backlog = sum(each.backlog for each in found)
+            tried += 1
+            try:
+                found = sampler.sample(datetime.now(UTC))
+            except CometMQError as error:
+                # What never worked is a mistake of the caller; later somebody is away, and comes back.
+                if not meter.details["samples"]:
+                    raise
+                log.warning("a sample is missing: %s", error)
+                meter.count("missedSamples")
+            else:
+                pending += found
+                meter.count("samples")
+                meter.add(len(found))
+                meter.backlog = sum(each.backlog for each in found)
             shown.show(meter)
-            is_last = samples is not None and taken >= samples
+            is_last = samples is not None and tried >= samples
             if is_last or time.monotonic() - flushed >= _FLUSH:
                 flushed = _flush(spark, publication, pending, chart)
             if is_last or stopped.wait(interval):
                 break
         _flush(spark, publication, pending, chart)
-        meter.details["samples"] = taken
     table = spark.read.schema(SCHEMA).parquet(output) if meter.rows else spark.createDataFrame([], SCHEMA)
     meter.tables["backlog"] = ResultTable.of(_latest(table), 1000)
     if chart is not None:

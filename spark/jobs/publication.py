@@ -118,7 +118,7 @@ class Publication:
     def _finish(self, batch: str) -> None:
         """Do what the journal says about a batch, or the rest of it."""
         entry = f"{self._journal}/{batch}.json"
-        work = json.loads(self.lake.read(entry))
+        work = json_of(self.lake, entry)
         for source, target in work.get("moves", {}).items():
             self._move(f"{self.staging}/{batch}/{source}", f"{self.directory}/{target}")
         if "replace" in work:
@@ -209,5 +209,10 @@ def json_of(lake: Lake, name: str) -> dict[str, Any]:
     """A small JSON file; an empty object when it is not there."""
     if not lake.exists(name):
         return {}
-    found = json.loads(lake.read(name))
+    try:
+        found = json.loads(lake.read(name))
+    except ValueError as error:
+        raise JobError(
+            f"{name} is damaged: {error}", "bring it back from a copy, or begin anew, with another directory"
+        ) from error
     return found if isinstance(found, dict) else {}

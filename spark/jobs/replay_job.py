@@ -71,10 +71,11 @@ def replay(
     names = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
     source: _Source
     if archive is not None:
-        source = _Archive(read_archive(spark, archive, since=since, until=until), names, archive)
+        source = _Archive(read_archive(spark, archive, names, since=since, until=until), names, archive)
     else:
         source = _Topics(spark, Messages.of(names, name_server, options, since, until))
-    sending = {key: value for key, value in (options or {}).items() if key in source_options.ACCESS}
+    access = {name.lower() for name in source_options.ACCESS}
+    sending = {key: value for key, value in (options or {}).items() if key.lower() in access}
     sending |= {"topic": target}
     if to_name_server or name_server:
         sending["nameServer"] = str(to_name_server or name_server)
@@ -242,7 +243,7 @@ class _Archive(_Source):
         missing = [column for column in _COLUMNS if column not in messages.columns]
         if missing:
             raise JobError(f"the archive {name} has no column {missing[0]}", "archive with includeProperties=true")
-        self._messages = messages.where(F.col("topic").isin(*topics)) if topics else messages
+        self._messages = messages
         self.name = f"archive {name}{' topics ' if topics else ''}{','.join(topics)}"
 
     def ranges(self) -> list[QueueRange]:

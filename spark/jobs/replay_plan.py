@@ -82,7 +82,13 @@ class ReplayCheckpoint:
         name = f"{self.directory}/{_PLAN}"
         if not self._lake.exists(name):
             return None
-        plan = ReplayPlan.from_json(self._lake.read(name))
+        try:
+            plan = ReplayPlan.from_json(self._lake.read(name))
+        except (KeyError, TypeError, ValueError) as error:
+            raise JobError(
+                f"{name} is no plan of a replay ({error!r})",
+                "give another --checkpoint, or delete this one to begin anew",
+            ) from error
         if (plan.source, plan.target) != (source, target):
             raise JobError(
                 f"the checkpoint {self.directory} is of another replay ({plan.source} to {plan.target})",

@@ -16,6 +16,7 @@ from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.chart import Chart, Panel, Series, check_form
 from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
+from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.jobs.trace_rows import PERCENTILES, TOPIC, ends, journeys, records, sendings, sends, windows
 
@@ -95,8 +96,12 @@ def _stream(
     stop: threading.Event | None,
 ) -> None:
     publication = Publication(table.sparkSession, output)
+    checkpoint = checkpoint or f"{publication.directory}.checkpoint"
+    ownership = Ownership(publication.lake, checkpoint, TABLE)
+    ownership.check()
 
     def write(rows: DataFrame, number: int) -> None:
+        ownership.claim()
         rows = rows.persist()
         try:
             if not rows.isEmpty():
@@ -110,7 +115,7 @@ def _stream(
         runs.run(
             table.writeStream.foreachBatch(write).outputMode("append"),
             when,
-            checkpoint=checkpoint or f"{publication.directory}.checkpoint",
+            checkpoint=checkpoint,
             meter=meter,
             display=display,
             stop=stop,
@@ -119,7 +124,7 @@ def _stream(
 
 def _written(spark: SparkSession, output: str, like: DataFrame) -> DataFrame:
     """The table as far as it is written; of the given columns, since it may be empty."""
-    if not Publication(spark, output).lake.files(output):
+    if not any(file.name.endswith(".parquet") for file in Publication(spark, output).lake.files(output)):
         return spark.createDataFrame([], like.schema)
     return spark.read.schema(like.schema).parquet(output)
 

@@ -181,7 +181,7 @@ def test_what_is_no_archive_is_refused(
     with pytest.raises(JobError, match="another checkpoint"):
         archive(spark, topic, str(output), name_server=broker.nameserver, checkpoint=str(tmp_path / "new"))
     output.rename(tmp_path / "elsewhere")
-    with pytest.raises(JobError, match="has archived messages already"):
+    with pytest.raises(JobError, match="has written messages already"):
         archive(spark, topic, str(output), name_server=broker.nameserver)
 
 
