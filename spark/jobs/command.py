@@ -180,9 +180,10 @@ def _settings(values: dict[str, Any]) -> Settings:
 
 def _is_told(error: Exception) -> bool:
     """Whether it is a failure of the job, and not a mistake in this program."""
+    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    return isinstance(error, CometMQError | OSError | PySparkException)
+    return isinstance(error, CometMQError | OSError | PySparkException | Py4JError)
 
 
 class StoppedEarly(Exception):

@@ -6,14 +6,16 @@ those of `cometmq.spark.errors` and of the SDK.
 
 import re
 
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from cometmq.protocol.errors import CometMQError
 from cometmq.spark.errors import SparkSourceError
 
 #: The last line of a Python traceback inside the text of a Spark error: `package.module.Name: what happened`.
-_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*: (?P<text>\S.*)$", re.M)
-_OURS = re.compile(r"^cometmq\.[\w.]+\.[A-Z]\w+: (?P<text>\S.*)$", re.M)
+_RAISED = re.compile(r"^(?P<home>(?:[A-Za-z_]\w*\.)*)(?P<name>[A-Z]\w*): (?P<text>\S.*)$", re.M)
+#: The first line of a Java stack that Python shows, and those of its causes.
+_JAVA = re.compile(r"^(?:: |Caused by: )[\w.$]*?(?P<name>\w+): (?P<text>\S.*)$", re.M)
 #: Behind it a streaming query tells about its plan.
 _PLAN = "\n=== Streaming Query ==="
 #: `[CONDITION] text SQLSTATE: 42000` and where in the query it was.
@@ -35,7 +37,7 @@ class NotOurs(JobError):
 
 def told(error: BaseException) -> str:
     """What is wrong, and what to do, without Spark's stack of causes."""
-    if isinstance(error, PySparkException):
+    if isinstance(error, PySparkException | Py4JError):
         return _told_by_spark(str(error))
     text = str(error) or type(error).__name__
     remedy = getattr(error, "remedy", "") if isinstance(error, CometMQError) else ""
@@ -43,12 +45,20 @@ def told(error: BaseException) -> str:
 
 
 def _told_by_spark(text: str) -> str:
-    """An error of this project inside of it says it best; then the last one of Python; then Spark's first sentence."""
+    """An error of this project inside of it says it best; then the last one of Python; then Java's, with its root."""
     text = text.partition(_PLAN)[0]
-    for pattern in (_OURS, _RAISED):
-        found = pattern.findall(text)
-        if found:
-            return _plain(str(found[-1]))
+    raised = list(_RAISED.finditer(text))
+    for found in reversed(raised):
+        if found["home"].startswith("cometmq."):
+            return _plain(found["text"])
+    if raised and not raised[-1]["home"].startswith("py4j."):
+        last = raised[-1]
+        # Spark's own names say nothing that its text does not; KeyError and the like say all.
+        name = "" if last["home"].startswith("pyspark.") else f"{last['name']}: "
+        return name + _plain(last["text"])
+    if java := list(_JAVA.finditer(text)):
+        first, root = _plain(java[0]["text"]), _plain(java[-1]["text"])
+        return first if root in first else f"{first} ({java[-1]['name']}: {root})"
     return _plain(next((line for line in text.splitlines() if line.strip()), "Spark failed without a word"))
 
 

@@ -8,8 +8,11 @@ import ctypes
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from cometmq.spark.jobs.errors import JobError
@@ -18,6 +21,16 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 #: What a kernel or a file system answers that cannot exchange.
 _CANNOT = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EXDEV}
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What Java says about a file, as an error of the job: it comes as a stack of Java's own otherwise."""
+    try:
+        yield
+    except Py4JJavaError as error:
+        reason = str(error.java_exception.toString())
+        raise JobError(f"cannot {what} ({reason})", "check its permissions, and the space on its disk") from error
 
 
 class LakeFile(NamedTuple):
@@ -59,53 +72,61 @@ class Lake:
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
     def exists(self, name: str) -> bool:
-        return bool(self._fs.exists(self._path(name)))
+        with _told(f"look for {name}"):
+            return bool(self._fs.exists(self._path(name)))
 
     def make_directory(self, name: str) -> None:
-        if not self._fs.mkdirs(self._path(name)):
-            raise JobError(f"cannot make the directory {name}", "check its permissions")
+        with _told(f"make the directory {name}"):
+            if not self._fs.mkdirs(self._path(name)):
+                raise JobError(f"cannot make the directory {name}", "check its permissions")
 
     def files(self, directory: str) -> list[LakeFile]:
         """All files below a directory, sorted; none when it is not there."""
         if not self.exists(directory):
             return []
         base = len(self._fs.makeQualified(self._path(directory)).toString().rstrip("/")) + 1
-        found, each = [], self._fs.listFiles(self._path(directory), True)
-        while each.hasNext():
-            status = each.next()
-            found.append(LakeFile(status.getPath().toString()[base:], int(status.getLen())))
+        with _told(f"list {directory}"):
+            found, each = [], self._fs.listFiles(self._path(directory), True)
+            while each.hasNext():
+                status = each.next()
+                found.append(LakeFile(status.getPath().toString()[base:], int(status.getLen())))
         return sorted(found)
 
     def children(self, directory: str) -> list[str]:
         """The names in a directory, sorted; none when it is not there."""
         if not self.exists(directory):
             return []
-        return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(directory)))
+        with _told(f"list {directory}"):
+            return sorted(str(status.getPath().getName()) for status in self._fs.listStatus(self._path(directory)))
 
     def move(self, source: str, target: str) -> None:
         """Rename a file or a directory: whoever lists the target sees all of it or nothing."""
-        if not self._fs.rename(self._path(source), self._path(target)):
-            raise JobError(f"cannot move {source} to {target}", "both have to be writable and on one file system")
+        with _told(f"move {source} to {target}"):
+            if not self._fs.rename(self._path(source), self._path(target)):
+                raise JobError(f"cannot move {source} to {target}", "both have to be writable and on one file system")
 
     def delete(self, name: str) -> None:
         """Delete a file or a directory with all that is in it. Nothing happens when it is not there."""
-        self._fs.delete(self._path(name), True)
+        with _told(f"delete {name}"):
+            self._fs.delete(self._path(name), True)
 
     def read(self, name: str) -> str:
-        stream = self._fs.open(self._path(name))
-        try:
-            return bytes(stream.readAllBytes()).decode()
-        finally:
-            stream.close()
+        with _told(f"read {name}"):
+            stream = self._fs.open(self._path(name))
+            try:
+                return bytes(stream.readAllBytes()).decode()
+            finally:
+                stream.close()
 
     def write(self, name: str, text: str) -> None:
         """Write a small file that is not there yet: it appears whole or not at all."""
         draft = self._path(f"{name}.draft")
-        stream = self._fs.create(draft, True)
-        try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
+        with _told(f"write {name}"):
+            stream = self._fs.create(draft, True)
+            try:
+                stream.write(bytearray(text.encode()))
+            finally:
+                stream.close()
         self.move(f"{name}.draft", name)
 
     def exchange(self, one: str, other: str) -> bool:

@@ -13,6 +13,7 @@ from cometmq.client.queues import MessageQueue
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import JobError, Metrics, archive, audit, etl, lag, read_archive, replay, trace
 from cometmq.spark.jobs.command import Settings, job, stopped_by_signals
+from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.metrics import Meter, Silence
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
@@ -102,6 +103,20 @@ def test_damaged_files_of_jobs_are_told(
         plan.write_text(text)
         with pytest.raises(JobError, match=r"plan\.json is no plan of a replay .*begin anew"):
             replay(spark, target, topic, name_server=broker.nameserver, checkpoint=str(plan.parent))
+
+
+def test_files_that_cannot_be_written_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    lake = Lake(spark, str(tmp_path))
+    for work in (
+        lambda: lake.write(f"{lake.root}/file/below", "text"),
+        lambda: lake.make_directory(f"{lake.root}/file/below"),
+        lambda: lake.read(f"{lake.root}/nothing"),
+        lambda: lake.move(f"{lake.root}/nothing", f"{lake.root}/something"),
+    ):
+        with pytest.raises(JobError, match=r"^cannot (write|make .*|read|move) file:.*: (check|both)") as told:
+            work()
+        assert "\n" not in str(told.value)
 
 
 def test_access_of_a_replay_ignores_case(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:
