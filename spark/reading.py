@@ -132,9 +132,10 @@ class _Prefetch:
         return first._replace(stop=stop)
 
     def _learn(self, span: QueueRange, pieces: "list[Piece]") -> None:
-        """The next spans have the size that the broker likes: a few pulls each."""
+        """The next spans have the size that the broker likes: a few pulls each, and no small rest behind them."""
         if not pieces:
             return
         self._message_bytes = max(sum(len(piece.data) for piece in pieces) / span.size, 1.0)
-        fitting = min(int(SPAN_BYTES / self._message_bytes), PULLS_A_SPAN * max(span.size // len(pieces), 1))
-        self._span = max(fitting, LEAST_SPAN)
+        a_pull = max(piece.source.size for piece in pieces)
+        fitting = min(int(SPAN_BYTES / self._message_bytes), PULLS_A_SPAN * a_pull)
+        self._span = max(fitting - fitting % a_pull if fitting > a_pull else fitting, LEAST_SPAN)
