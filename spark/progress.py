@@ -68,10 +68,13 @@ class Progress:
         if self._is_known:
             return
         client, group = self._link.client, self._access.wire_group
+        topics = {self._access.wire_topic(queue.topic) for queue in offsets}
+        for topic in topics:
+            if client.routes.known(topic) is None:  # a query that starts again tells before it asks for anything
+                await client.routes.get(topic)
         try:
             await client.routes.fetch(names.retry_topic(group))
         except NoRoute:
-            topics = {self._access.wire_topic(queue.topic) for queue in offsets}
             subscriptions = [SubscriptionData(topic=topic, sub_string="*") for topic in sorted(topics)]
             member = ConsumerData(
                 group_name=group,
