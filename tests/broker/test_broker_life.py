@@ -128,7 +128,7 @@ class TestFailedStarts:
         assert not (tmp_path / "abort").exists()
 
     async def test_fast_port_is_taken(self, tmp_path: Path) -> None:
-        port = free_port(-2)
+        port = free_port()
         with socket.create_server(("127.0.0.1", port - 2)):
             async with nothing_left():
                 with pytest.raises(ListenFailed, match="the fast port"):
@@ -152,7 +152,7 @@ class TestFailedStarts:
         assert "make room" in caught.value.remedy
 
     async def test_start_can_be_tried_again(self, tmp_path: Path) -> None:
-        port = free_port(-2)
+        port = free_port()
         with socket.create_server(("127.0.0.1", port)), pytest.raises(ListenFailed):
             await Broker(config(tmp_path, listenPort=str(port))).start()
         async with Broker(config(tmp_path, listenPort=str(port))) as broker, RemotingClient() as client:
@@ -230,7 +230,7 @@ class TestEnd:
             await until(lambda: path.exists() and '"T@g"' in path.read_text())
 
     async def test_fast_port_has_no_pulls(self, tmp_path: Path) -> None:
-        port = free_port(-2)
+        port = free_port()
         async with Broker(config(tmp_path, listenPort=str(port))), RemotingClient() as client:
             await broker_calls.sent(client, f"127.0.0.1:{port - 2}", "T", b"x")
             assert await pull(client, f"127.0.0.1:{port}", "T", 0) == 0

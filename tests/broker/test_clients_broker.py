@@ -20,7 +20,7 @@ async def broker(tmp_path):
             "brokerIP1": "127.0.0.1",
             "brokerName": "broker-a",
             "bindAddress": "127.0.0.1",
-            "listenPort": str(free_port(-2)),
+            "listenPort": str(free_port()),
             "storePathRootDir": str(tmp_path / "store"),
             "mappedFileSizeCommitLog": str(16 << 20),
         }

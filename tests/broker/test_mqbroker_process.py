@@ -42,7 +42,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 class TestLife:
     def test_ready_line_means_that_it_takes_messages(self, tmp_path: Path) -> None:
-        port = free_port(-2)
+        port = free_port()
         with BrokerProcess(tmp_path, listenPort=str(port)) as process:
             assert process.ready() == f"127.0.0.1:{port}"
             assert f"The broker[broker-a, 127.0.0.1:{port}] boot success. serializeType=JSON\n" in process.stdout
@@ -90,7 +90,7 @@ class TestLife:
 
     def test_start_to_first_accepted_send(self, tmp_path: Path) -> None:
         """Below half a second on a quiet machine; here, where others work, it is only bounded."""
-        port = free_port(-2)
+        port = free_port()
         begun = time.monotonic()
         with BrokerProcess(tmp_path, listenPort=str(port)) as process:
             wait_for("the port", SECONDS, lambda: _listens(port), pause=0.005)
@@ -123,7 +123,7 @@ def _listens(port: int) -> bool:
 
 class TestConfiguration:
     def test_file_is_read_and_updated(self, tmp_path: Path) -> None:
-        port, path = free_port(-2), tmp_path / "broker.conf"
+        port, path = free_port(), tmp_path / "broker.conf"
         path.write_text(
             f"# mine\nlistenPort={port}\nbindAddress: 127.0.0.1\nbrokerIP1 127.0.0.1\nbrokerName=from-file\n"
             f"storePathRootDir={tmp_path / 'store'}\nsendMessageThreadPoolNums=16\nown.key=1\n"

@@ -116,7 +116,7 @@ class TestWhatIsSent:
         increment = next(f for f in registrations if len(table_of(json.loads(f.body))) == 1)
         farewell = next(f for f in captured if f.code == RequestCode.UNREGISTER_BROKER)
 
-        port = free_port(-2)
+        port = free_port()
         async with recorder() as nameserver:
             async with broker(tmp_path, nameserver.address, listenPort=str(port)) as running:
                 running.state.topics.update(topic("RegTopicA"))

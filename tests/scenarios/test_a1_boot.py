@@ -70,7 +70,7 @@ def test_nameserver_and_broker_start_and_stop_as_the_documents_say(shell: Shell)
     shell.nohup(f"sh bin/mqnamesrv -D listenPort={port}", "namesrv.log")
     ready = "The Name Server boot success. serializeType=JSON"
     wait_for("the nameserver", SECONDS, lambda: ready in shell.log("namesrv.log"))
-    broker_port = free_port(-2)
+    broker_port = free_port()
     shell.nohup(f"sh bin/mqbroker -n localhost:{port} -D listenPort={broker_port}", "broker.log")
     name, address = wait_for("the broker", SECONDS, lambda: broker_calls.booted(shell.log("broker.log")))
     assert f"boot success. serializeType=JSON and name server is localhost:{port}" in shell.log("broker.log")

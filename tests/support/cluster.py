@@ -59,7 +59,7 @@ class OwnBroker(ServerProcess):
     """Our broker, as `python -m cometmq.broker`."""
 
     def __init__(self, folder: Path, nameserver: str, config: Mapping[str, str] | None = None) -> None:
-        self.port = free_port(-2, +1)
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.nameserver = nameserver
         self.config_file = write_properties(

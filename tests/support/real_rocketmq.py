@@ -241,7 +241,7 @@ class RealBroker(ServerProcess):
         self.broker_name = broker_name
         self.cluster = cluster
         self.version = version
-        self.port = free_port(-2, +1)
+        self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.config_file = write_properties(
             folder / "broker.conf",

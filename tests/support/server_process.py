@@ -4,7 +4,10 @@ Also here: waiting for a condition with a deadline, and free ports. Which progra
 here knows of RocketMQ or of CometMQ.
 """
 
+import atexit
+import functools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -32,20 +35,58 @@ def wait_for(what: str, seconds: float, look: Callable[[], T | None], pause: flo
         time.sleep(pause)
 
 
-def free_port(*beside: int) -> int:
-    """A TCP port of 127.0.0.1 that nobody uses, and whose neighbours at the given distances are unused too."""
-    for _ in range(200):
-        with socket.socket() as chosen:
-            chosen.bind(("127.0.0.1", 0))
-            port: int = chosen.getsockname()[1]
-            if all(_can_bind(port + distance) for distance in beside):
+#: A broker's fast port is two below its own, that of replication one above.
+BELOW, ABOVE = 2, 1
+
+
+class _Ports:
+    """Ports for this process alone, below those that systems give by themselves (32768 and up, or 49152 and up).
+
+    A port that the system has chosen and that is let go may be anybody's a moment later: that of a connection, or of a
+    test in another process. Here each process has a block. The first port of a block is its lock: who has bound it owns
+    the block, and the kernel lets go when the owner dies.
+    """
+
+    SIZE = 500
+    BLOCKS = range(12_000, 32_000, SIZE)
+
+    def __init__(self) -> None:
+        self._lock, self._first = self._own_block()
+        atexit.register(self._lock.close)
+        self._next = self._first + 1
+
+    def _own_block(self) -> tuple[socket.socket, int]:
+        for first in random.sample(self.BLOCKS, len(self.BLOCKS)):
+            lock = socket.socket()
+            try:
+                lock.bind(("127.0.0.1", first))
+            except OSError:
+                lock.close()
+            else:
+                return lock, first
+        raise OSError(f"other processes have all {len(self.BLOCKS)} blocks of ports")
+
+    def take(self) -> int:
+        """The next one; the block is gone round before one is given again."""
+        for _ in range(self.SIZE):
+            if self._next + BELOW + ABOVE >= self._first + self.SIZE:
+                self._next = self._first + 1
+            begin, port = self._next, self._next + BELOW
+            self._next = port + ABOVE + 1
+            if all(_can_bind(each) for each in range(begin, self._next)):
                 return port
-    raise OSError(f"no free port with free neighbours {beside}")
+        raise OSError(f"no free port is left in the block of {self._first}")
+
+
+_ports = functools.cache(_Ports)
+
+
+def free_port() -> int:
+    """A TCP port of 127.0.0.1 that nobody uses, with unused neighbours for a broker's other ports."""
+    return _ports().take()
 
 
 def _can_bind(port: int) -> bool:
-    if not 0 < port < 65536:
-        return False
     with socket.socket() as tried:
         try:
             tried.bind(("127.0.0.1", port))
