@@ -70,7 +70,8 @@ class Home:
 
 def _last(log: Path) -> int:
     """The last entry of one of Spark's logs."""
-    return max((int(path.name) for path in log.glob("*") if path.name.isdigit()), default=-1)
+    names = os.listdir(log) if log.exists() else []  # cheap: it is asked hundreds of times a second
+    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def start_queries(
@@ -116,6 +117,13 @@ class Driver:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    def stop(self) -> None:
+        """SIGSTOP: nothing of it goes on until `cont`, or `kill`."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def cont(self) -> None:
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """kill -9 of the driver and of everything that it started."""
