@@ -17,6 +17,7 @@ from cometmq.spark.__main__ import main
 from cometmq.spark.jobs import archive
 from cometmq.testing import EmbeddedBroker
 from support.server_process import wait_for
+from support.spark_driver import SETTINGS
 from support.spark_topics import TopicKit, rows_expected
 
 pytestmark = pytest.mark.spark
@@ -118,7 +119,8 @@ def test_results_for_people_and_for_machines(
 def archiving(nameserver: str, topic: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The command in a session of its own: Java and the workers die with it."""
     command = [sys.executable, "-m", "cometmq.spark", "archive", "-n", nameserver, "-t", topic, "-o", str(output)]
-    settings = ["--master", "local[2]", "--option", "maxOffsetsPerTrigger=40", "--conf", "spark.ui.enabled=false"]
+    settings = ["--master", "local[2]", "--option", "maxOffsetsPerTrigger=40"]
+    settings += [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
     with open(output.with_suffix(".log"), "ab") as log:
         process = subprocess.Popen([*command, *settings], stdout=log, stderr=log, start_new_session=True)
     try:
