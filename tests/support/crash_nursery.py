@@ -28,6 +28,8 @@ class Nursery:
             [sys.executable, str(Path(crash_writer.__file__))], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._rest = b""
+        #: Lines that came with those that were asked for.
+        self._coming: list[bytes] = []
 
     def close(self) -> None:
         assert self._process.stdin is not None
@@ -54,18 +56,20 @@ class Nursery:
         order = [str(folder), str(first), *(f"{key}={value}" for key, value in properties.items())]
         self._process.stdin.write(" ".join(order).encode() + b"\n")
         self._process.stdin.flush()
-        lines = self._lines(until=b"pid ")
-        pid = int(lines[-1].split()[1])
+        pid = int(self._lines(until=b"pid ")[-1].split()[1])
         said: list[bytes] = []
-        if load is not None or dice.random() < 0.85:
-            said += self._lines(until=b"ready")
-            self._await_acknowledgements(said, dice.randint(*ACKNOWLEDGED))
-            self._listen(said, dice.uniform(*(load or (0, MOMENT))))
-        else:
-            # While it opens the store.
-            self._listen(said, dice.uniform(0, 0.02))
-        os.kill(pid, signal.SIGKILL)
-        said += self._lines(until=b"dead")
+        try:
+            if load is not None or dice.random() < 0.85:
+                said += self._lines(until=b"ready")
+                self._await_acknowledgements(said, dice.randint(*ACKNOWLEDGED))
+                self._listen(said, dice.uniform(*(load or (0, MOMENT))))
+            else:
+                # While it opens the store.
+                self._listen(said, dice.uniform(0, 0.02))
+        finally:
+            if not any(line.startswith(b"dead") for line in said):
+                os.kill(pid, signal.SIGKILL)
+                said += self._lines(until=b"dead")
         assert said[-1] == b"dead -9", said[-1]
         return said
 
@@ -82,15 +86,23 @@ class Nursery:
             said += self._read(left)
 
     def _lines(self, until: bytes) -> list[bytes]:
+        """The lines to the first one that begins so, or to the end of the writer."""
         lines: list[bytes] = []
         deadline = time.monotonic() + PATIENCE
-        while not any(line.startswith((until, b"dead")) for line in lines):
+        while True:
             left = deadline - time.monotonic()
             assert left > 0, f"no line {until!r} within {PATIENCE} s"
-            lines += self._read(left)
-        return lines
+            came = self._read(left)
+            for number, line in enumerate(came, 1):
+                if line.startswith((until, b"dead")):
+                    self._coming = came[number:]
+                    return lines + came[:number]
+            lines += came
 
     def _read(self, seconds: float) -> list[bytes]:
+        if self._coming:
+            came, self._coming = self._coming, []
+            return came
         assert self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], seconds)
         if not ready:

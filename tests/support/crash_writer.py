@@ -101,12 +101,12 @@ def nursery() -> None:
         folder, first, *pairs = line.split()
         child = os.fork()
         if child == 0:
+            os.write(1, b"pid %d\n" % os.getpid())  # by itself, or it might be ready before its parent said so
             try:
                 asyncio.run(write(folder, int(first), dict(pair.split("=", 1) for pair in pairs)))
             finally:
                 traceback.print_exc()
                 os._exit(3)
-        os.write(1, b"pid %d\n" % child)
         _, status = os.waitpid(child, 0)
         os.write(1, b"dead %d\n" % os.waitstatus_to_exitcode(status))
 
