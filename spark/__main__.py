@@ -1,4 +1,4 @@
-"""`python -m cometmq.spark JOB`, and the file that `spark-submit` is given: the ready pipeline jobs."""
+"""`python -m cometmq.spark JOB`, and the file that `spark-submit` is given (`--script` names it): the ready jobs."""
 
 import sys
 from collections.abc import Sequence
@@ -39,9 +39,26 @@ class Jobs(click.Group):
         sys.exit(0)
 
 
+def _show_script(ctx: click.Context, param: click.Parameter, is_wanted: bool) -> None:
+    """Print this file's own path: spark-submit runs files, it knows no -m."""
+    if is_wanted:
+        click.echo(__file__)
+        ctx.exit()
+
+
 main = Jobs(
     "cometmq.spark",
     help="Ready pipeline jobs on Spark over RocketMQ topics.",
+    params=[
+        click.Option(
+            ["--script"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=_show_script,
+            help="Print the file to give to spark-submit, and exit.",
+        )
+    ],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
