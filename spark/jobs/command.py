@@ -121,11 +121,11 @@ _COMMON = (
         callback=pairs,
         multiple=True,
         metavar="KEY=VALUE",
-        help="An option of the data source; often",
+        help="An option of the data source; may be repeated",
     ),
     click.option("--master", help="Spark's master, such as local[4] or spark://host:7077"),
     click.option(
-        "--conf", "conf", callback=pairs, multiple=True, metavar="KEY=VALUE", help="A setting of Spark; often"
+        "--conf", "conf", callback=pairs, multiple=True, metavar="KEY=VALUE", help="A setting of Spark; may be repeated"
     ),
     click.option("--json", "as_json", is_flag=True, help="The result as one JSON document"),
     click.option("--quiet", is_flag=True, help="No progress"),
@@ -156,7 +156,10 @@ def job(name: str, help: str) -> Callable[[Callable[..., "Metrics"]], click.Comm
         for decorate in reversed(_COMMON):
             wrapped = decorate(wrapped)
         names = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
-        return click.command(name, help=help, context_settings=names)(wrapped)
+        command = click.command(name, help=help, context_settings=names)(wrapped)
+        # A job's own options first: they are what its help is read for.
+        command.params = command.params[len(_COMMON) :] + command.params[: len(_COMMON)]
+        return command
 
     return make
 

@@ -17,14 +17,19 @@ _Body = TypeVar("_Body", bound=Callable[..., Any])
 _CONTINUOUS = "continuous"
 _TRIGGERS = click.Choice(["available-now", "once", _CONTINUOUS])
 
-_topics = click.option("-t", "--topic", "topics", multiple=True, help="A topic, or several separated by commas; often")
+_topics = click.option(
+    "-t", "--topic", "topics", multiple=True, help="A topic, or several separated by commas; may be repeated"
+)
 _since = click.option(
     "-b", "--begin", "since", callback=time, metavar="TIME", help="From what was stored at that time on"
 )
 _until = click.option(
     "-e", "--end", "until", callback=time, metavar="TIME", help="Up to what was stored before that time"
 )
-_checkpoint = click.option("--checkpoint", help="Where the job notes how far it is; beside the output unless given")
+
+
+def _checkpoint(default: str) -> Callable[[_Body], _Body]:
+    return click.option("--checkpoint", help=f"Where the job notes how far it is; {default} unless given")
 
 
 def _trigger(interval: str, default: str | None = "available-now") -> Callable[[_Body], _Body]:
@@ -48,7 +53,7 @@ def _checked(
 @_topics
 @click.option("-o", "--output", required=True, help="The archive: a directory")
 @_since
-@_checkpoint
+@_checkpoint("<output>.checkpoint")
 @_trigger("1 minute")
 @click.option("--compact", is_flag=True, help="Only join the small files of an archive, of all of its hours")
 @click.option("--compact-closed/--no-compact-closed", default=True, help="Join the small files of hours that are over")
@@ -104,7 +109,7 @@ def archive(
 @_since
 @_until
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second")
-@_checkpoint
+@_checkpoint("<archive or topics>.replay-to-<target>")
 def replay(
     settings: Settings,
     topics: tuple[str, ...],
@@ -151,7 +156,7 @@ def replay(
 @click.option("-o", "--output", help="The directory to write to")
 @click.option("--table", help="The table of Spark's catalogue to write to")
 @click.option("--format", "format", default="parquet", help="The format of output or table")
-@click.option("--partition-by", multiple=True, help="A column to partition files by; often")
+@click.option("--partition-by", multiple=True, help="A column to partition files by; may be repeated")
 @click.option("--output-mode", type=click.Choice(["append", "update", "complete"]), default="append", help="Spark's")
 @click.option(
     "--output-option",
@@ -159,11 +164,11 @@ def replay(
     callback=pairs,
     multiple=True,
     metavar="KEY=VALUE",
-    help="An option of the format; often",
+    help="An option of the format; may be repeated",
 )
 @click.option("--to-namesrvAddr", "to_name_server", help="Nameservers of the target, when it is another cluster")
 @_since
-@_checkpoint
+@_checkpoint("<output>.checkpoint or etl-<topic or table>.checkpoint")
 @_trigger("10 seconds")
 def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **values: Any) -> "Metrics":
     from cometmq.spark.jobs.etl_job import etl as run
@@ -251,7 +256,7 @@ def audit(
 @_trigger("1 minute", default=None)
 @click.option("--watermark", default="1 minute", help="How late traces may come in a stream")
 @click.option("--horizon", default="1 hour", help="How long after a send its processing is waited for")
-@_checkpoint
+@_checkpoint("<output>.checkpoint")
 def trace(settings: Settings, topic: str, since: datetime | None, until: datetime | None, **values: Any) -> "Metrics":
     from cometmq.spark.jobs.chart import check_form
     from cometmq.spark.jobs.trace_job import trace as run
@@ -281,7 +286,7 @@ def trace(settings: Settings, topic: str, since: datetime | None, until: datetim
 
 
 @job("lag", "The backlog of consumer groups, sampled over time to a table and a chart.")
-@click.option("-g", "--group", "groups", multiple=True, help="A group; often. Without one, all groups")
+@click.option("-g", "--group", "groups", multiple=True, help="A group; may be repeated. Without one, all groups")
 @click.option("-o", "--output", required=True, help="The table: a directory of Parquet that samples are added to")
 @click.option("--interval", default=10.0, type=click.FloatRange(0.1), help="Seconds between two samples")
 @click.option("--samples", type=click.IntRange(1), help="How many; without it, until Ctrl-C")
