@@ -255,6 +255,8 @@ def show(metrics: "Metrics", *, as_json: bool) -> None:
 def _figure(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
+    if isinstance(value, bool):  # an int, too
+        return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int | float) else "-" if value is None else str(value)
 
 

@@ -108,7 +108,7 @@ def lag(
                 break
         _flush(spark, publication, pending, chart)
     table = spark.read.schema(SCHEMA).parquet(output) if meter.rows else spark.createDataFrame([], SCHEMA)
-    meter.tables["backlog"] = ResultTable.of(_latest(table), 1000)
+    meter.tables["groups"] = ResultTable.of(_latest(table), 1000)
     if chart is not None:
         meter.details["chart"] = chart
     return meter.metrics()

@@ -3,7 +3,9 @@
 import pytest
 from pyspark.errors import PySparkException
 
+from cometmq.spark.jobs.command import show
 from cometmq.spark.jobs.errors import JobError, told
+from cometmq.spark.jobs.metrics import Metrics, ResultTable
 
 pytestmark = pytest.mark.spark
 
@@ -46,6 +48,15 @@ Caused by: java.io.IOException: No space left on device
 )
 def test_the_cause_in_one_line(text: str, line: str) -> None:
     assert told(PySparkException(text)) == line
+
+
+def test_figures_as_people_read_them(capsys: pytest.CaptureFixture[str]) -> None:
+    table = ResultTable(("group", "slow", "count"), (("billing", True, 1500), ("shop", False, None)))
+    details = {"slowConsumers": ["billing"]}
+    show(Metrics("trace", 1500, 0, 1.0, details=details, tables={"groups": table}), as_json=False)
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    for cells in (["billing", "yes", "1,500"], ["shop", "no", ""], ["rows", "1,500"], ["slowConsumers", "billing"]):
+        assert cells in lines
 
 
 def test_errors_of_jobs_bring_their_remedy() -> None:
