@@ -93,7 +93,7 @@ def _kill_in_the_middle(driver: Driver, home: Home, sink: str, *, with_data: boo
 
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
-        assert driver.is_running, "the driver died by itself"
+        assert driver.is_running, f"the driver died by itself, {driver.last_words}"
         if is_in_the_middle():
             driver.stop()  # on a busy machine the batch may have ended before this line
             if is_in_the_middle():

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Self
@@ -99,14 +100,16 @@ class Driver:
 
     def __init__(self, home: Home, options: Mapping[str, str], sinks: Iterable[str]) -> None:
         arguments = [str(home.folder), ",".join(sinks), *(f"{name}={value}" for name, value in options.items())]
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
+        self._log = home.folder / f"driver-{uuid.uuid4().hex[:8]}.log"
+        with open(self._log, "wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
 
     def begin(self) -> None:
         """Wait until Spark is up, and have it start the queries."""
@@ -117,6 +120,11 @@ class Driver:
     @property
     def is_running(self) -> bool:
         return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """What it said at last, for tests that did not expect its end."""
+        return f"exit code {self._process.poll()}: {self._log.read_text(errors='replace')[-4000:]}"
 
     def stop(self) -> None:
         """SIGSTOP: nothing of it goes on until `cont`, or `kill`."""
