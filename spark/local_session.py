@@ -8,6 +8,7 @@ user set, by an argument, the environment, `spark-defaults.conf` or `spark-submi
 import contextlib
 import itertools
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,12 +18,18 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from cometmq.spark import cache, java, java_options, shipping, spark_home
+from cometmq.spark import cache, java, shipping, spark_home
 
 LOCAL: Final = "local[*]"
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
-#: How Java is told things: the driver, which runs here, and the executors, which may run anywhere.
-_DRIVER, _EXECUTORS = "spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"
+#: How Java is told things, for the driver and for executors.
+_JAVA_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+#: Rows come to Java as Arrow, and are read a value at a time: each read without the checks that Spark has made before.
+#: Together with the collector below, a fifth to a quarter less processor time of Java for a row.
+_ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+#: What a batch leaves behind is dead at its end, and nobody waits for an answer within milliseconds.
+_COLLECTOR: Final = "-XX:+UseParallelGC"
+_CHOICE_OF_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC")
 
 
 def session(
@@ -45,10 +52,9 @@ def session(
         settings.setdefault("spark.master", LOCAL)
     if os.name == "posix" and _UNIX_SOCKETS not in known:
         settings.setdefault(_UNIX_SOCKETS, "true")
-    for name in (_DRIVER, _EXECUTORS):
+    for name in _JAVA_OPTIONS:
         if name not in known:
-            given = settings.get(name, "")
-            settings[name] = java_options.with_fast_ones(given, os.environ, is_here=name == _DRIVER)
+            settings[name] = _java_options(settings.get(name, ""))
     # Stays set: every new context of this process reads it.
     os.environ.setdefault("PYSPARK_PYTHON", this_python())
     is_local = settings.get("spark.master", known.get("spark.master", "")).startswith("local")
@@ -68,6 +74,13 @@ def this_python() -> str:
         wrapper.chmod(0o755)
 
     return str(cache.directory("python", python, build, lambda place: (place / "python").is_file()) / "python")
+
+
+def _java_options(given: str) -> str:
+    """What Java is told: what the caller says, and what makes it fast."""
+    elsewhere = " ".join(os.environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
+    has_collector = _CHOICE_OF_COLLECTOR.search(f"{given} {elsewhere}") is not None  # Java does not start with two
+    return " ".join([_ARROW, *([] if has_collector else [_COLLECTOR]), given]).strip()
 
 
 def _active(spark: SparkSession) -> SparkSession:

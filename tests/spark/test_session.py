@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark import java_options, local_session
-from cometmq.spark.java_options import with_fast_ones
+from cometmq.spark import local_session
 
 pytestmark = pytest.mark.spark
 
@@ -29,36 +28,12 @@ def test_java_is_made_fast_for_driver_and_executors(spark: SparkSession) -> None
 
 
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
-def test_a_collector_that_somebody_chose_stays_alone(variable: str) -> None:
-    assert with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True).endswith(" -XX:+UseZGC -Dx=y")
-    assert "ParallelGC" not in with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True)
-    assert "ParallelGC" in with_fast_ones("-Dx=y", {}, is_here=True)
-    assert "ParallelGC" not in with_fast_ones("-Dx=y", {variable: "-XX:+UseG1GC"}, is_here=True)
-
-
-@pytest.mark.parametrize(
-    ("said", "are_used"),
-    [
-        ("always [madvise] never\n", True),
-        ("[always] madvise never\n", True),
-        ("always madvise [never]\n", False),
-        ("", False),
-        (None, False),
-    ],
-)
-def test_huge_pages_are_for_a_java_here_where_linux_gives_them(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None, are_used: bool
-) -> None:
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(java_options, "HUGE_PAGES_FILE", tmp_path / "enabled")
-    if said is not None:
-        (tmp_path / "enabled").write_text(said)
-    assert ("-XX:+UseTransparentHugePages" in with_fast_ones("", {}, is_here=True)) is are_used
-    assert "HugePages" not in with_fast_ones("", {}, is_here=False)
-    chosen = "-XX:-UseTransparentHugePages"
-    assert with_fast_ones(chosen, {}, is_here=True).count("HugePages") == 1
-    monkeypatch.setattr(sys, "platform", "darwin")
-    assert "HugePages" not in with_fast_ones("", {}, is_here=True)
+def test_a_collector_that_somebody_chose_stays_alone(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+    assert local_session._java_options("-XX:+UseZGC -Dx=y").endswith(" -XX:+UseZGC -Dx=y")
+    assert "ParallelGC" not in local_session._java_options("-XX:+UseZGC -Dx=y")
+    assert "ParallelGC" in local_session._java_options("-Dx=y")
+    monkeypatch.setenv(variable, "-XX:+UseG1GC")
+    assert "ParallelGC" not in local_session._java_options("-Dx=y")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the wrapper is a shell script")
