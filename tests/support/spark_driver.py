@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -78,7 +79,12 @@ def _last(log: Path) -> int:
 def start_queries(
     spark: SparkSession, options: Mapping[str, str], home: Home, sinks: Iterable[str] = SINKS, **trigger: object
 ) -> list[StreamingQuery]:
-    """The queries of these sinks, from where their checkpoints are."""
+    """The queries of these sinks, from where their checkpoints are.
+
+    One after the other: when streams of Python sources start, Spark adds to one map of the session from the thread of
+    each, without a lock. Two at once break the map, and with it every task to come ("Illegal size 5 of collection,
+    expected 6").
+    """
 
     def replace(batch: DataFrame, batch_id: int) -> None:
         batch.write.mode("overwrite").parquet(str(home.output(REPLACING) / f"batch={batch_id}"))
@@ -89,10 +95,13 @@ def start_queries(
         FILES: rows.writeStream.format("parquet").option("path", str(home.output(FILES))),
         REPLACING: rows.writeStream.foreachBatch(replace),
     }
-    return [
-        writers[sink].option("checkpointLocation", str(home.checkpoint(sink))).trigger(**trigger).start()
-        for sink in sinks
-    ]
+    started: list[StreamingQuery] = []
+    for sink in sinks:
+        query = writers[sink].option("checkpointLocation", str(home.checkpoint(sink))).trigger(**trigger).start()
+        started.append(query)
+        while query.isActive and query.lastProgress is None:
+            time.sleep(0.01)
+    return started
 
 
 class Driver:
