@@ -4,7 +4,6 @@ import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from cometmq.spark.splits import RangesPartition
 from cometmq.spark.stream import StreamReader
 from cometmq.testing import EmbeddedBroker
 from support.broker_process import BrokerProcess
-from support.spark_queries import table_of
+from support.spark_queries import table_of, wait_until
 from support.spark_readable_cluster import MESSAGES, ReadableCluster
 from support.spark_topics import TopicKit
 
@@ -101,7 +100,7 @@ def test_a_group_made_of_a_prefix_is_seen_by_mqadmin(topics: TopicKit, name: Nam
     group = parse(options).access.group
     assert group.startswith("nightly-")
     StreamReader(options, full_schema()).commit({"v": 1, "q": {topic: {"broker-a": {"0": 3}}}})
-    _until(lambda: topics.progress(group, topic) == {0: (3, 7)})
+    wait_until(lambda: topics.progress(group, topic) == {0: (3, 7)})
 
     command = [sys.executable, "-m", "cometmq.admin", "consumerProgress", "-n", topics.nameserver, "-g", group]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
@@ -129,7 +128,7 @@ def test_a_broker_that_joins_is_read_from_its_beginning(tmp_path: Path, name: Na
                 end = reader.latestOffset(start, reader.getDefaultReadLimit())
                 return bool(end["q"][topic].get("broker-b") == {"0": 2})
 
-            _until(has_joined)
+            wait_until(has_joined)
             assert end["from"] == {topic: {"broker-b": {"0": 0}}}
             found = [body for part in reader.partitions(start, end) for body in _read(reader, part)]
             assert found == [b"b0", b"b1"]
@@ -178,10 +177,3 @@ async def test_sizes_of_pulls_are_those_of_the_options() -> None:
         pulls = [request.header for request in cluster.requests if request.code == RequestCode.PULL_MESSAGE]
         assert {(header.max_msg_nums <= 2, header.max_msg_bytes) for header in pulls} == {(True, 2048)}
         assert [batch.num_rows for batch in batches] == [1] * MESSAGES
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "not within 60 s"
-        time.sleep(0.05)
