@@ -6,7 +6,7 @@ its first file is there. Its name begins with _, so that readers of all files pa
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cometmq.spark.jobs.errors import NotOurs
@@ -25,13 +25,14 @@ class Kind(NamedTuple):
 TABLE = Kind("table", "_table.json")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ownership:
-    """A directory and the checkpoint that wants to write to it."""
+    """A directory and the checkpoint that wants to write to it. Mutable state: whether this run has it."""
 
     lake: Lake
     checkpoint: str
     kind: Kind
+    _is_claimed: bool = field(default=False, init=False)
 
     def check(self) -> None:
         """Whether a run with this checkpoint may write here: messages must neither come twice nor be left out."""
@@ -52,16 +53,19 @@ class Ownership:
             )
 
     def claim(self) -> None:
-        """Say whose it is, in the first batch: Spark has numbered the query by then."""
+        """Say whose it is, in the first batch: Spark has numbered the query by then. Later batches ask nobody."""
+        if self._is_claimed:
+            return
         query = self._query()
         assert query is not None, f"no query id in {self.checkpoint}"
         owner = owner_of(self.lake, self.kind)
-        if owner is not None:
+        if owner is None:
+            content = {"v": 1, "query": query, "partitions": list(self.kind.partitions)}
+            self.lake.make_directory(self.lake.root)
+            self.lake.write(f"{self.lake.root}/{self.kind.mark}", json.dumps(content))
+        else:
             self._compare(owner, query)
-            return
-        content = {"v": 1, "query": query, "partitions": list(self.kind.partitions)}
-        self.lake.make_directory(self.lake.root)
-        self.lake.write(f"{self.lake.root}/{self.kind.mark}", json.dumps(content))
+        self._is_claimed = True
 
     def _query(self) -> str | None:
         """The id that Spark gave the query of the checkpoint; None when it has never started."""
