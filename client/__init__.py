@@ -1,18 +1,28 @@
 """The asyncio SDK: producers and consumers for RocketMQ 4.x and 5.x clusters, and for CometMQ's own.
 
-`cometmq.connect` is the way in; the names that users need are those of the package `cometmq`. What producers and
-consumers are made of is loaded when a client makes the first one.
+`cometmq.connect` is the way in; the names that users need are those of the package `cometmq`. They are loaded when they
+are used, and what producers and consumers are made of when a client makes the first one.
 """
 
 from typing import TYPE_CHECKING
 
-from cometmq.client.client import Client, connect
-from cometmq.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
-from cometmq.client.queues import MessageQueue
-from cometmq.client.requests import Credentials
+from cometmq import lazy
 
 if TYPE_CHECKING:
+    from cometmq.client.client import Client, connect
+    from cometmq.client.message import Message, ReceivedMessage, SendReceipt, SendStatus
     from cometmq.client.producer import Producer
+    from cometmq.client.queues import MessageQueue
+    from cometmq.client.requests import Credentials
+
+#: Name -> the module that it lives in.
+_HOMES = {
+    **dict.fromkeys(("Client", "connect"), "cometmq.client.client"),
+    **dict.fromkeys(("Message", "ReceivedMessage", "SendReceipt", "SendStatus"), "cometmq.client.message"),
+    "Producer": "cometmq.client.producer",
+    "MessageQueue": "cometmq.client.queues",
+    "Credentials": "cometmq.client.requests",
+}
 
 __all__ = [
     "Client",
@@ -26,10 +36,5 @@ __all__ = [
     "connect",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name != "Producer":
-        raise AttributeError(f"module 'cometmq.client' has no attribute {name!r}")
-    from cometmq.client.producer import Producer
-
-    return Producer
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

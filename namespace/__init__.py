@@ -6,6 +6,8 @@ Spark worker never imports the client SDK.
 
 from typing import TYPE_CHECKING
 
+from cometmq import lazy
+
 if TYPE_CHECKING:
     from cometmq.client.app import App
     from cometmq.client.client import Client, connect
@@ -125,15 +127,6 @@ __all__ = [
     "connect",
 ]
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None and name != "sync":
-        raise AttributeError(f"module 'cometmq' has no attribute {name!r}")
-    from importlib import import_module
-
-    if home is None:  # `cometmq.sync.connect(...)` needs no import of its own
-        return import_module("cometmq.sync")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    # `cometmq.sync.connect(...)` needs no import of its own
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES | {"sync": "cometmq.sync"})

@@ -1,28 +1,60 @@
 """The asyncio shell around the protocol: servers, client connections, TLS. The only place with sockets.
 
 Start reading at `server` and `client`; both are made of connections (`connection`), which serve requests through the
-one handler table (`dispatch`). Nothing here knows what a request means.
+one handler table (`dispatch`). Nothing here knows what a request means. The names are loaded when they are used: a
+client needs no server.
 """
 
-from cometmq.remoting.address import format_address, parse_address, parse_addresses
-from cometmq.remoting.client import ClientOptions, ExtHook, RemotingClient
-from cometmq.remoting.connection import Connection
-from cometmq.remoting.dispatch import (
-    LATER,
-    NO_ANSWER,
-    Before,
-    Body,
-    Entry,
-    Handler,
-    HandlerTable,
-    Permission,
-    Request,
-    Response,
-)
-from cometmq.remoting.limits import Limits
-from cometmq.remoting.pending import Answer
-from cometmq.remoting.server import Server, ServerOptions
-from cometmq.remoting.tls import ClientAuth, ClientTlsOptions, TlsMode, TlsOptions
+from typing import TYPE_CHECKING
+
+from cometmq import lazy
+
+if TYPE_CHECKING:
+    from cometmq.remoting.address import format_address, parse_address, parse_addresses
+    from cometmq.remoting.client import ClientOptions, ExtHook, RemotingClient
+    from cometmq.remoting.connection import Connection
+    from cometmq.remoting.dispatch import (
+        LATER,
+        NO_ANSWER,
+        Before,
+        Body,
+        Entry,
+        Handler,
+        HandlerTable,
+        Permission,
+        Request,
+        Response,
+    )
+    from cometmq.remoting.limits import Limits
+    from cometmq.remoting.pending import Answer
+    from cometmq.remoting.server import Server, ServerOptions
+    from cometmq.remoting.tls import ClientAuth, ClientTlsOptions, TlsMode, TlsOptions
+
+#: Name -> the module that it lives in.
+_HOMES = {
+    **dict.fromkeys(("format_address", "parse_address", "parse_addresses"), "cometmq.remoting.address"),
+    **dict.fromkeys(("ClientOptions", "ExtHook", "RemotingClient"), "cometmq.remoting.client"),
+    "Connection": "cometmq.remoting.connection",
+    **dict.fromkeys(
+        (
+            "LATER",
+            "NO_ANSWER",
+            "Before",
+            "Body",
+            "Entry",
+            "Handler",
+            "HandlerTable",
+            "Permission",
+            "Request",
+            "Response",
+        ),
+        "cometmq.remoting.dispatch",
+    ),
+    "Limits": "cometmq.remoting.limits",
+    "Answer": "cometmq.remoting.pending",
+    **dict.fromkeys(("Server", "ServerOptions"), "cometmq.remoting.server"),
+    **dict.fromkeys(("ClientAuth", "ClientTlsOptions", "TlsMode", "TlsOptions"), "cometmq.remoting.tls"),
+}
 
 __all__ = [
     "LATER",
@@ -51,3 +83,6 @@ __all__ = [
     "parse_address",
     "parse_addresses",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

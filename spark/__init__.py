@@ -6,6 +6,8 @@ imports this package in every worker process. The public names are loaded when t
 
 from typing import TYPE_CHECKING
 
+from cometmq import lazy
+
 if TYPE_CHECKING:
     from cometmq.spark.local_session import session
     from cometmq.spark.repeats import without_repeats
@@ -22,13 +24,5 @@ _HOMES = {
 
 __all__ = ["Stamp", "register", "session", "without_repeats"]
 
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'cometmq.spark' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

@@ -6,15 +6,15 @@ test may move. Importing this package loads nothing heavy.
 
 from typing import TYPE_CHECKING
 
+from cometmq import lazy
+
 if TYPE_CHECKING:
     from cometmq.testing.embedded import EmbeddedBroker
 
+#: Name -> the module that it lives in.
+_HOMES = {"EmbeddedBroker": "cometmq.testing.embedded"}
+
 __all__ = ["EmbeddedBroker"]
 
-
-def __getattr__(name: str) -> object:
-    if name == "EmbeddedBroker":
-        from cometmq.testing.embedded import EmbeddedBroker
-
-        return EmbeddedBroker
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

@@ -1,13 +1,27 @@
 """The admin client: topics, groups, offsets, connections, queries, brokers and nameservers, as typed coroutines.
 
-`mqadmin` is a thin shell over it.
+`mqadmin` is a thin shell over it. The names are loaded when they are used.
 """
 
-from cometmq.client.admin.admin import Admin
-from cometmq.client.admin.errors import NoMessage, NoProgress, UnknownBroker, UnknownCluster
-from cometmq.client.admin.offsets import MovedOffset
-from cometmq.client.admin.queries import MessageTrack, TrackType
-from cometmq.client.admin.versions import version_name
+from typing import TYPE_CHECKING
+
+from cometmq import lazy
+
+if TYPE_CHECKING:
+    from cometmq.client.admin.admin import Admin
+    from cometmq.client.admin.errors import NoMessage, NoProgress, UnknownBroker, UnknownCluster
+    from cometmq.client.admin.offsets import MovedOffset
+    from cometmq.client.admin.queries import MessageTrack, TrackType
+    from cometmq.client.admin.versions import version_name
+
+#: Name -> the module that it lives in.
+_HOMES = {
+    "Admin": "cometmq.client.admin.admin",
+    **dict.fromkeys(("NoMessage", "NoProgress", "UnknownBroker", "UnknownCluster"), "cometmq.client.admin.errors"),
+    "MovedOffset": "cometmq.client.admin.offsets",
+    **dict.fromkeys(("MessageTrack", "TrackType"), "cometmq.client.admin.queries"),
+    "version_name": "cometmq.client.admin.versions",
+}
 
 __all__ = [
     "Admin",
@@ -20,3 +34,6 @@ __all__ = [
     "UnknownCluster",
     "version_name",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

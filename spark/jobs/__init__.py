@@ -6,8 +6,9 @@
 Each is a function that returns `Metrics`, and a command of `python -m cometmq.spark`. They are loaded when used.
 """
 
-import importlib
 from typing import TYPE_CHECKING
+
+from cometmq import lazy
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.archive_files import read_archive
@@ -33,21 +34,19 @@ __all__ = [
     "trace",
 ]
 
+#: Name -> the module that it lives in.
 _HOMES = {
-    "JobError": "errors",
-    "Metrics": "metrics",
-    "archive": "archive_job",
-    "audit": "audit_job",
-    "compact_archive": "archive_job",
-    "etl": "etl_job",
-    "lag": "lag_job",
-    "read_archive": "archive_files",
-    "replay": "replay_job",
-    "trace": "trace_job",
+    "JobError": "cometmq.spark.jobs.errors",
+    "Metrics": "cometmq.spark.jobs.metrics",
+    "archive": "cometmq.spark.jobs.archive_job",
+    "audit": "cometmq.spark.jobs.audit_job",
+    "compact_archive": "cometmq.spark.jobs.archive_job",
+    "etl": "cometmq.spark.jobs.etl_job",
+    "lag": "cometmq.spark.jobs.lag_job",
+    "read_archive": "cometmq.spark.jobs.archive_files",
+    "replay": "cometmq.spark.jobs.replay_job",
+    "trace": "cometmq.spark.jobs.trace_job",
 }
 
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"cometmq.spark.jobs.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

@@ -29,7 +29,7 @@ def test_the_sync_facade_is_there_without_an_import_of_its_own() -> None:
 def test_importing_the_package_loads_no_sdk() -> None:
     code = "import cometmq, sys; print([m for m in sys.modules if m.startswith('cometmq.')], hasattr(cometmq, 'nope'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "[] False"
+    assert done.stdout.strip() == "['cometmq.lazy'] False"
 
 
 def test_a_broker_loads_no_sdk() -> None:

@@ -1,6 +1,7 @@
 """The rules that hold over the whole tree: who imports whom, what the package exports, that the docs are true."""
 
 import ast
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -83,6 +84,25 @@ def test_protocol_does_no_io(path):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_every_module_says_what_lives_in_it(path):
     assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), "no module head"
+
+
+LAZY_PACKAGES = [path for path in SOURCES if path.name == "__init__.py" and "lazy.exports(" in path.read_text("utf-8")]
+
+
+@pytest.mark.parametrize("path", LAZY_PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_package_loads_late_is_what_type_checkers_see(path):
+    folders = [part for part in path.parent.relative_to(ROOT).parts if part != "namespace"]
+    package = importlib.import_module(".".join(["cometmq", *folders]))
+    typed = {
+        alias.asname or alias.name: node.module
+        for block in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING"
+        for node in block.body
+        for alias in node.names
+    }
+    assert typed == package._HOMES
+    assert set(package.__all__) - {"__version__"} == set(typed)
+    assert set(package.__all__) <= set(dir(package))
 
 
 def test_every_package_is_in_the_wheel():
