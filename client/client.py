@@ -27,7 +27,6 @@ from cometmq.protocol.message_id import UniqueKeyGenerator
 from cometmq.protocol.requests.clients import UnregisterClient
 from cometmq.remoting.client import ClientOptions, RemotingClient
 from cometmq.remoting.errors import TransportError
-from cometmq.remoting.tls import ClientTlsOptions
 
 if TYPE_CHECKING:
     from cometmq.client.admin import Admin
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from cometmq.client.producer import Producer
     from cometmq.client.producer.outgoing import Outgoing
     from cometmq.client.producer.request_reply import Replies
+    from cometmq.remoting.tls import ClientTlsOptions
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ class Client:
         nameservers: str | Iterable[str] | None = None,
         *,
         credentials: Credentials | None = None,
-        tls: ClientTlsOptions | bool | None = None,
+        tls: "ClientTlsOptions | bool | None" = None,
         namespace: str = "",
         namespace_v2: str = "",
         instance_name: str | None = None,
@@ -113,7 +113,7 @@ class Client:
     ) -> None:
         self._given = nameservers
         self.namespace = namespace
-        self._tls = ClientTlsOptions() if tls is True else tls or None
+        self._tls = _tls_options(tls)
         self.request_timeout = request_timeout
         self._route_interval = route_interval
         self._heartbeat_interval = heartbeat_interval
@@ -331,6 +331,14 @@ class Client:
     async def _refresh_routes(self) -> None:
         topics = {topic for member in (*self.producers.values(), *self.consumers.values()) for topic in member.topics()}
         await self.routes.refresh(sorted(topics))
+
+
+def _tls_options(tls: "ClientTlsOptions | bool | None") -> "ClientTlsOptions | None":
+    if not tls:
+        return None
+    from cometmq.remoting.tls import ClientTlsOptions
+
+    return ClientTlsOptions() if tls is True else tls
 
 
 def connect(nameservers: str | Iterable[str] | None = None, **options: Any) -> Client:

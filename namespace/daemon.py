@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from cometmq.loops import loop_factory
 from cometmq.protocol import properties_text
 from cometmq.protocol.errors import BodyError, CometMQError
 from cometmq.protocol.frame import MAX_FRAME
@@ -214,16 +215,6 @@ def run(serve: Callable[[asyncio.Event], Coroutine[Any, Any, None]]) -> None:
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(main())
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's where it is installed, else None for asyncio's own."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 def reason_of(error: OSError) -> str:

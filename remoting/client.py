@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from cometmq.protocol.codes import ResponseCode, request_name
 from cometmq.protocol.command import SerializeType
@@ -22,7 +22,9 @@ from cometmq.remoting.limits import Limits
 from cometmq.remoting.pending import Answer
 from cometmq.remoting.roster import Roster
 from cometmq.remoting.serving import OPEN_REPLY_LIMIT, Dispatcher
-from cometmq.remoting.tls import ClientTlsOptions, TlsContext, client_context
+
+if TYPE_CHECKING:
+    from cometmq.remoting.tls import ClientTlsOptions, TlsContext
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +52,7 @@ class ClientOptions:
     open_reply_limit: int = OPEN_REPLY_LIMIT
     #: Header form of requests. Every RocketMQ peer reads JSON and ROCKETMQ.
     kind: SerializeType = SerializeType.JSON
-    tls: ClientTlsOptions | None = None
+    tls: "ClientTlsOptions | None" = None
     limits: Limits = field(default_factory=Limits)
 
 
@@ -242,6 +244,8 @@ class RemotingClient:
         if self._roster is None:
             loop = asyncio.get_running_loop()
             if self.options.tls is not None:
+                from cometmq.remoting.tls import client_context  # for the few who need it
+
                 self._tls = client_context(self.options.tls)
             self._roster = Roster(loop, self._clock or loop.time, self.options.limits, left=self._left)
             self._roster.start()

@@ -12,15 +12,17 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cometmq.client.client import Client
 from cometmq.client.requests import Credentials
-from cometmq.daemon import loop_factory
+from cometmq.loops import loop_factory
 from cometmq.remoting.errors import Timeout, TlsSetupFailed
-from cometmq.remoting.tls import ClientTlsOptions, client_context
 from cometmq.spark.access import Access
 from cometmq.spark.errors import OptionError
+
+if TYPE_CHECKING:
+    from cometmq.remoting.tls import ClientTlsOptions
 
 _T = TypeVar("_T")
 
@@ -102,9 +104,11 @@ def _credentials(access: Access) -> Credentials | None:
     return Credentials(access.access_key, access.secret_key, access.security_token)
 
 
-def _tls(access: Access) -> ClientTlsOptions | None:
+def _tls(access: Access) -> "ClientTlsOptions | None":
     if not access.tls:
         return None
+    from cometmq.remoting.tls import ClientTlsOptions, client_context
+
     options = ClientTlsOptions(
         ca=access.tls_ca,
         cert=access.tls_cert,

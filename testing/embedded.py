@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from cometmq.broker.broker import Broker
 from cometmq.broker.hooks import BrokerHook, Hooks
 from cometmq.broker.standalone import Standalone, standalone_config
-from cometmq.daemon import loop_factory
+from cometmq.loops import loop_factory
 from cometmq.options import text_of
 from cometmq.testing.clock import MovableClock
 
