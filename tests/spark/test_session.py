@@ -3,12 +3,16 @@
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark import local_session
+from cometmq.spark import checkpoints, java_options, local_session
+from cometmq.spark.java_options import with_fast_ones
 
 pytestmark = pytest.mark.spark
 
@@ -28,12 +32,82 @@ def test_java_is_made_fast_for_driver_and_executors(spark: SparkSession) -> None
 
 
 @pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
-def test_a_collector_that_somebody_chose_stays_alone(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    assert local_session._java_options("-XX:+UseZGC -Dx=y").endswith(" -XX:+UseZGC -Dx=y")
-    assert "ParallelGC" not in local_session._java_options("-XX:+UseZGC -Dx=y")
-    assert "ParallelGC" in local_session._java_options("-Dx=y")
-    monkeypatch.setenv(variable, "-XX:+UseG1GC")
-    assert "ParallelGC" not in local_session._java_options("-Dx=y")
+def test_a_collector_that_somebody_chose_stays_alone(variable: str) -> None:
+    assert with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True).endswith(" -XX:+UseZGC -Dx=y")
+    assert "ParallelGC" not in with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True)
+    assert "ParallelGC" in with_fast_ones("-Dx=y", {}, is_here=True)
+    assert "ParallelGC" not in with_fast_ones("-Dx=y", {variable: "-XX:+UseG1GC"}, is_here=True)
+
+
+@pytest.mark.parametrize(
+    ("said", "are_used"),
+    [
+        ("always [madvise] never\n", True),
+        ("[always] madvise never\n", True),
+        ("always madvise [never]\n", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_huge_pages_are_for_a_java_here_where_linux_gives_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, said: str | None, are_used: bool
+) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(java_options, "HUGE_PAGES_FILE", tmp_path / "enabled")
+    if said is not None:
+        (tmp_path / "enabled").write_text(said)
+    assert ("-XX:+UseTransparentHugePages" in with_fast_ones("", {}, is_here=True)) is are_used
+    assert "HugePages" not in with_fast_ones("", {}, is_here=False)
+    chosen = "-XX:-UseTransparentHugePages"
+    assert with_fast_ones(chosen, {}, is_here=True).count("HugePages") == 1
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "HugePages" not in with_fast_ones("", {}, is_here=True)
+
+
+def test_timestamps_in_parquet_have_statistics(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("select timestamp'2026-01-02 03:04:05' at").coalesce(1).write.parquet(str(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    column = pq.ParquetFile(file).metadata.row_group(0).column(0)
+    assert column.physical_type == "INT64"
+    assert column.statistics.has_min_max
+
+
+def test_checkpoints_of_this_machine_need_no_helpers(spark: SparkSession) -> None:
+    assert "FileSystemBased" in spark.conf.get(checkpoints.MANAGER, "")
+    before = spark.conf.get(checkpoints.MANAGER)
+    spark.conf.unset(checkpoints.MANAGER)
+    try:
+        assert local_session.session() is spark
+        assert spark.conf.get(checkpoints.MANAGER, None) is None, "a session that runs is left as it is"
+    finally:
+        spark.conf.set(checkpoints.MANAGER, before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "environ"),
+    [
+        ({checkpoints.MANAGER: "com.example.Manager"}, {}),
+        ({"spark.hadoop.fs.defaultFS": "hdfs://nameservice1"}, {}),
+        ({"spark.sql.streaming.checkpointLocation": "s3a://bucket/checkpoints"}, {}),
+        ({}, {"HADOOP_CONF_DIR": "/etc/hadoop/conf"}),
+        ({}, {"YARN_CONF_DIR": "/etc/hadoop/conf"}),
+    ],
+)
+def test_checkpoints_that_may_be_elsewhere_are_written_as_spark_does(
+    settings: dict[str, str], environ: dict[str, str]
+) -> None:
+    home = Path(pyspark.__file__).parent
+    assert checkpoints.manager(home, settings, environ) is None
+    assert checkpoints.manager(home, {"spark.sql.streaming.checkpointLocation": "file:///tmp/x"}, {}) is not None
+
+
+def test_a_spark_without_the_manager_of_checkpoints(tmp_path: Path) -> None:
+    assert checkpoints.manager(tmp_path, {}, {}) is None
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-sql_2.13-9.0.jar").write_bytes(b"no zip")
+    with zipfile.ZipFile(tmp_path / "jars" / "spark-sql_2.13-9.1.jar", "w") as jar:
+        jar.writestr("org/apache/spark/Other.class", b"")
+    assert checkpoints.manager(tmp_path, {}, {}) is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the wrapper is a shell script")
