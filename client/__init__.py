@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from cometmq.client.requests import Credentials
 
 #: Name -> the module that it lives in.
-_HOMES = {
-    **dict.fromkeys(("Client", "connect"), "cometmq.client.client"),
-    **dict.fromkeys(("Message", "ReceivedMessage", "SendReceipt", "SendStatus"), "cometmq.client.message"),
-    "Producer": "cometmq.client.producer",
-    "MessageQueue": "cometmq.client.queues",
-    "Credentials": "cometmq.client.requests",
-}
+_HOMES = lazy.homes(
+    __name__,
+    client="Client connect",
+    message="Message ReceivedMessage SendReceipt SendStatus",
+    producer="Producer",
+    queues="MessageQueue",
+    requests="Credentials",
+)
 
 __all__ = [
     "Client",

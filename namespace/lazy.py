@@ -9,6 +9,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 
 
+def homes(package: str, **names: str) -> dict[str, str]:
+    """Name -> module, for a package whose modules have these names: `homes("cometmq.remoting", pending="Answer")`."""
+    return {name: f"{package}.{module}" for module, listed in names.items() for name in listed.split()}
+
+
 def exports(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """The `__getattr__` and the `__dir__` of a package; `homes` says which module a name lives in, or is."""
 

@@ -20,7 +20,7 @@ from cometmq.protocol.command import FLAG_RESPONSE, BadHeader, Command, Serializ
 from cometmq.protocol.errors import FrameError, HeaderError
 from cometmq.protocol.frame import frame_head
 from cometmq.protocol.header import I32_MAX, I32_MIN, I64_MAX, I64_MIN, H, Header, PerType, fields_of, from_ext, text_of
-from cometmq.protocol.requests import OPERATIONS
+from cometmq.protocol.requests.operations import OPERATIONS
 
 _FIXED = Struct(">hBhiiI")  # up to and including the remark's length
 #: Length word, header word, the fixed part without a remark, length of the keys.

@@ -5,10 +5,11 @@ the connection has to be closed, and `BadHeader` when the request can be answere
 """
 
 from collections.abc import Mapping
+from importlib import import_module
 from struct import Struct, error
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from cometmq.protocol import binary_header, json_header, msgpack_header
+from cometmq.protocol import json_header
 from cometmq.protocol.codes import CURRENT_VERSION
 from cometmq.protocol.command import FLAG_ONEWAY, Command, SerializeType
 from cometmq.protocol.errors import FrameError
@@ -21,6 +22,7 @@ _HEADER_WORD = Struct(">I")
 class _Form(Protocol):
     """What the module of a header form offers."""
 
+    def decode_request(self, data: bytes) -> Command: ...
     def read_ext(self, data: bytes) -> dict[str, str]: ...
     def read_header(self, header_type: type[H], data: bytes, request: str) -> H: ...
     def encode_response(
@@ -35,10 +37,25 @@ class _Form(Protocol):
     def encode_command(self, command: Command, ext: Mapping[str, str] | None) -> bytes: ...
 
 
-_FORMS: tuple[_Form, ...] = (json_header, binary_header, msgpack_header)  # by SerializeType
-_RESPONDERS = tuple(form.encode_response for form in _FORMS)
-_KINDS = tuple(SerializeType)
-_JSON, _BINARY, _MSGPACK = _KINDS
+class _Later:
+    """A form that most connections never speak: its module is loaded with its first header, and takes its place."""
+
+    def __init__(self, kind: SerializeType, module: str) -> None:
+        self._kind = kind
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        _FORMS[self._kind] = form = import_module(self._module)
+        return getattr(form, name)
+
+
+_JSON, _BINARY, _MSGPACK = SerializeType
+#: By SerializeType.
+_FORMS: list[_Form] = [
+    json_header,
+    _Later(_BINARY, "cometmq.protocol.binary_header"),
+    _Later(_MSGPACK, "cometmq.protocol.msgpack_header"),
+]
 
 
 class Decoded(NamedTuple):
@@ -70,9 +87,9 @@ def decode(frame: bytes | memoryview, *, expect_response: bool = False) -> Decod
         command = json_header.decode_response(raw) if expect_response else json_header.decode_request(raw)
         return Decoded(command, _JSON, raw, body)
     if number == _BINARY:
-        return Decoded(binary_header.decode_request(raw), _BINARY, raw, body)
+        return Decoded(_FORMS[_BINARY].decode_request(raw), _BINARY, raw, body)
     if number == _MSGPACK:
-        return Decoded(msgpack_header.decode_request(raw), _MSGPACK, raw, body)
+        return Decoded(_FORMS[_MSGPACK].decode_request(raw), _MSGPACK, raw, body)
     raise FrameError(f"unknown serialize type {number}")
 
 
@@ -99,7 +116,7 @@ def encode_response(
     """The head of a response's frame; the bytes of its body follow. Budget: 1 us for the answer to a send."""
     if not kind and header is not None and remark is None and ext is None:  # JSON is 0
         return json_header.responders[type(header)](header, code, opaque, "", body_length)
-    return _RESPONDERS[kind](opaque, code, header, remark, body_length, ext)
+    return _FORMS[kind].encode_response(opaque, code, header, remark, body_length, ext)
 
 
 def encode_request(

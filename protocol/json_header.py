@@ -20,8 +20,18 @@ from cometmq.protocol.codes import CURRENT_VERSION, LanguageCode, request_name
 from cometmq.protocol.command import FLAG_ONEWAY, FLAG_RESPONSE, BadHeader, Command, SerializeType
 from cometmq.protocol.errors import FrameError, HeaderError
 from cometmq.protocol.frame import MAX_FRAME, PREFIX_SIZE, frame_head
-from cometmq.protocol.header import I32_MAX, I32_MIN, FieldSpec, H, Header, PerType, fields_of, from_ext, text_of
-from cometmq.protocol.requests import OPERATIONS
+from cometmq.protocol.header import (
+    I32_MAX,
+    I32_MIN,
+    FieldSpec,
+    H,
+    Header,
+    Operation,
+    PerType,
+    fields_of,
+    from_ext,
+    text_of,
+)
 
 #: What our side calls itself in headers.
 LANGUAGE = LanguageCode.PYTHON.name
@@ -79,7 +89,7 @@ class _Decoders(dict[bytes, Callable[[bytes], Command]]):
 
 @cache
 def _decoder_of(code: int) -> Callable[[bytes], Command]:
-    operation = OPERATIONS.get(code)
+    operation = _operation(code)
     if operation is None:
         raise ValueError("no typed decoder for this code")
     return _make_decoder(code, operation.request)
@@ -136,13 +146,20 @@ def _decode_carefully(data: bytes) -> Command:
     )
     if command.flag & 1:
         return command
-    operation = OPERATIONS.get(command.code)
+    operation = _operation(command.code)
     if operation is not None:
         try:
             command.header = from_ext(operation.request, _ext(values), request_name(command.code))
         except HeaderError as error:
             raise BadHeader(command, SerializeType.JSON, error) from None
     return command
+
+
+def _operation(code: int) -> Operation | None:
+    """What the protocol says about a code. The table is for those who are asked: who only asks does not load it."""
+    from cometmq.protocol.requests.operations import OPERATIONS
+
+    return OPERATIONS.get(code)
 
 
 def _object(data: bytes) -> dict[str, Any]:

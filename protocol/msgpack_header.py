@@ -18,7 +18,7 @@ from cometmq.protocol.command import FLAG_RESPONSE, BadHeader, Command, Serializ
 from cometmq.protocol.errors import FrameError, HeaderError
 from cometmq.protocol.frame import frame_head
 from cometmq.protocol.header import I32_MAX, I32_MIN, H, Header, PerType, from_ext
-from cometmq.protocol.requests import OPERATIONS
+from cometmq.protocol.requests.operations import OPERATIONS
 
 #: How the SDK announces this form and the broker confirms it: a key of the first heartbeat and of its answer.
 ANNOUNCE_KEY, ANNOUNCE_VALUE = "hdr", "msgpack"

@@ -31,30 +31,17 @@ if TYPE_CHECKING:
     from cometmq.remoting.tls import ClientAuth, ClientTlsOptions, TlsMode, TlsOptions
 
 #: Name -> the module that it lives in.
-_HOMES = {
-    **dict.fromkeys(("format_address", "parse_address", "parse_addresses"), "cometmq.remoting.address"),
-    **dict.fromkeys(("ClientOptions", "ExtHook", "RemotingClient"), "cometmq.remoting.client"),
-    "Connection": "cometmq.remoting.connection",
-    **dict.fromkeys(
-        (
-            "LATER",
-            "NO_ANSWER",
-            "Before",
-            "Body",
-            "Entry",
-            "Handler",
-            "HandlerTable",
-            "Permission",
-            "Request",
-            "Response",
-        ),
-        "cometmq.remoting.dispatch",
-    ),
-    "Limits": "cometmq.remoting.limits",
-    "Answer": "cometmq.remoting.pending",
-    **dict.fromkeys(("Server", "ServerOptions"), "cometmq.remoting.server"),
-    **dict.fromkeys(("ClientAuth", "ClientTlsOptions", "TlsMode", "TlsOptions"), "cometmq.remoting.tls"),
-}
+_HOMES = lazy.homes(
+    __name__,
+    address="format_address parse_address parse_addresses",
+    client="ClientOptions ExtHook RemotingClient",
+    connection="Connection",
+    dispatch="LATER NO_ANSWER Before Body Entry Handler HandlerTable Permission Request Response",
+    limits="Limits",
+    pending="Answer",
+    server="Server ServerOptions",
+    tls="ClientAuth ClientTlsOptions TlsMode TlsOptions",
+)
 
 __all__ = [
     "LATER",

@@ -21,7 +21,6 @@ from cometmq.protocol.codec import read_ext
 from cometmq.protocol.codes import request_name
 from cometmq.protocol.command import FLAG_ONEWAY, Command, SerializeType
 from cometmq.protocol.header import Header
-from cometmq.protocol.requests import OPERATIONS
 
 if TYPE_CHECKING:
     from cometmq.remoting.connection import Connection
@@ -172,6 +171,8 @@ class HandlerTable:
 
     def add(self, code: int, handler: Handler, *, permission: Permission | None = None) -> None:
         """Adds the handler of a code; its header type is the protocol's."""
+        from cometmq.protocol.requests.operations import OPERATIONS  # all headers: for those who are asked something
+
         code = int(code)
         if code in self._entries:
             raise ValueError(f"{request_name(code)} has a handler already")

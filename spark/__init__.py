@@ -15,12 +15,13 @@ if TYPE_CHECKING:
     from cometmq.spark.stamps import Stamp
 
 #: Name -> the module that it lives in.
-_HOMES = {
-    "Stamp": "cometmq.spark.stamps",
-    "register": "cometmq.spark.shipping",
-    "session": "cometmq.spark.local_session",
-    "without_repeats": "cometmq.spark.repeats",
-}
+_HOMES = lazy.homes(
+    __name__,
+    local_session="session",
+    repeats="without_repeats",
+    shipping="register",
+    stamps="Stamp",
+)
 
 __all__ = ["Stamp", "register", "session", "without_repeats"]
 

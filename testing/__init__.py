@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cometmq.testing.embedded import EmbeddedBroker
 
 #: Name -> the module that it lives in.
-_HOMES = {"EmbeddedBroker": "cometmq.testing.embedded"}
+_HOMES = lazy.homes(__name__, embedded="EmbeddedBroker")
 
 __all__ = ["EmbeddedBroker"]
 

@@ -15,13 +15,14 @@ if TYPE_CHECKING:
     from cometmq.client.admin.versions import version_name
 
 #: Name -> the module that it lives in.
-_HOMES = {
-    "Admin": "cometmq.client.admin.admin",
-    **dict.fromkeys(("NoMessage", "NoProgress", "UnknownBroker", "UnknownCluster"), "cometmq.client.admin.errors"),
-    "MovedOffset": "cometmq.client.admin.offsets",
-    **dict.fromkeys(("MessageTrack", "TrackType"), "cometmq.client.admin.queries"),
-    "version_name": "cometmq.client.admin.versions",
-}
+_HOMES = lazy.homes(
+    __name__,
+    admin="Admin",
+    errors="NoMessage NoProgress UnknownBroker UnknownCluster",
+    offsets="MovedOffset",
+    queries="MessageTrack TrackType",
+    versions="version_name",
+)
 
 __all__ = [
     "Admin",

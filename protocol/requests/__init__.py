@@ -1,48 +1,19 @@
-"""The typed headers of all requests and their answers, a module for each subject, and the table of them by code.
+"""The typed headers of all requests and their answers, a module for each subject; `operations` has them by code.
 
-The table says what travels; who handles it and who may ask is decided where it is handled.
+The table is loaded when it is used: who only asks needs the headers of his questions.
 """
 
-from cometmq.protocol.header import Operation
-from cometmq.protocol.requests import (
-    admin,
-    auth,
-    callbacks,
-    clients,
-    controller,
-    namesrv,
-    offsets,
-    pop,
-    pull,
-    queries,
-    recall,
-    replication,
-    send,
-    topics,
-    transactions,
-)
+from typing import TYPE_CHECKING
+
+from cometmq import lazy
+
+if TYPE_CHECKING:
+    from cometmq.protocol.requests.operations import OPERATIONS
+
+#: Name -> the module that it lives in.
+_HOMES = lazy.homes(__name__, operations="OPERATIONS")
 
 __all__ = ["OPERATIONS"]
 
-#: What is known about each request code.
-OPERATIONS: dict[int, Operation] = {
-    int(operation.code): operation
-    for module in (
-        send,
-        pull,
-        offsets,
-        clients,
-        transactions,
-        queries,
-        namesrv,
-        topics,
-        admin,
-        replication,
-        controller,
-        callbacks,
-        recall,
-        auth,
-        pop,
-    )
-    for operation in module.OPERATIONS
-}
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy.exports(__name__, _HOMES)

@@ -35,18 +35,18 @@ __all__ = [
 ]
 
 #: Name -> the module that it lives in.
-_HOMES = {
-    "JobError": "cometmq.spark.jobs.errors",
-    "Metrics": "cometmq.spark.jobs.metrics",
-    "archive": "cometmq.spark.jobs.archive_job",
-    "audit": "cometmq.spark.jobs.audit_job",
-    "compact_archive": "cometmq.spark.jobs.archive_job",
-    "etl": "cometmq.spark.jobs.etl_job",
-    "lag": "cometmq.spark.jobs.lag_job",
-    "read_archive": "cometmq.spark.jobs.archive_files",
-    "replay": "cometmq.spark.jobs.replay_job",
-    "trace": "cometmq.spark.jobs.trace_job",
-}
+_HOMES = lazy.homes(
+    __name__,
+    archive_files="read_archive",
+    archive_job="archive compact_archive",
+    audit_job="audit",
+    errors="JobError",
+    etl_job="etl",
+    lag_job="lag",
+    metrics="Metrics",
+    replay_job="replay",
+    trace_job="trace",
+)
 
 if not TYPE_CHECKING:
     __getattr__, __dir__ = lazy.exports(__name__, _HOMES)
