@@ -9,7 +9,6 @@ import base64
 import enum
 import math
 import operator
-import re
 from collections.abc import Callable, Iterable, Mapping
 from json.encoder import encode_basestring, encode_basestring_ascii
 from typing import Any
@@ -19,6 +18,7 @@ import msgspec
 from cometmq.protocol import fastjson_reader, fastjson_references
 from cometmq.protocol.errors import BodyError
 from cometmq.protocol.fastjson_reader import MAX_DEPTH, ObjectKey
+from cometmq.protocol.fastjson_strict import NOT_STRICT, has_reference, quote_integer_keys
 
 __all__ = [
     "MAX_DEPTH",
@@ -31,29 +31,7 @@ __all__ = [
     "quote_integer_keys",
 ]
 
-#: What a strict parser raises for text that the tolerant one may still read.
-NOT_STRICT = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-
 _strict = msgspec.json.Decoder().decode
-#: A string with its quotes. One without end reaches to the end of the text: no quote is looked at twice.
-_STRING = re.compile(rb'("[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z))', re.S)
-_INTEGER_KEY = re.compile(rb"([{,]\s*)(-?[0-9]+)(?=\s*:)")
-
-
-def has_reference(data: bytes) -> bool:
-    """Whether a body may hold references: strict parsers take them for plain objects."""
-    return b'"$ref"' in data
-
-
-def quote_integer_keys(data: bytes) -> bytes:
-    """The same text with quotes around its integer keys: strict JSON, if nothing else was wrong with it."""
-    # Every second part is a string. The others are worked on in one go; a zero byte is legal in none of them.
-    parts = _STRING.split(data)
-    outside = b"\0".join(parts[::2])
-    if outside.count(b"\0") != len(parts) // 2:
-        return data
-    parts[::2] = _INTEGER_KEY.sub(rb'\1"\2"', outside).split(b"\0")
-    return b"".join(parts)
 
 
 def loads(data: bytes | bytearray | memoryview) -> Any:

@@ -11,16 +11,16 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 import msgspec
 
-from cometmq.protocol import fastjson
-from cometmq.protocol.bodies import lenient
 from cometmq.protocol.bodies.native import shape
 from cometmq.protocol.errors import BodyError
+from cometmq.protocol.fastjson_strict import NOT_STRICT, has_reference, quote_integer_keys
 
 #: Java's int and long. A peer cannot make us hold a number that we could not send on.
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _T = TypeVar("_T")
+_Body = TypeVar("_Body", bound="Body")
 
 
 def always(default: _T, *, name: str | None = None) -> _T:
@@ -48,18 +48,18 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def decode(cls, data: bytes | bytearray | memoryview) -> Self:
         """The body that the bytes stand for. Raises `BodyError` and nothing else."""
         raw = bytes(data)
-        if not fastjson.has_reference(raw):
+        if not has_reference(raw):
             for decoder in _decoders(cls):
                 try:
                     return cast(Self, decoder(raw))
-                except fastjson.NOT_STRICT:
+                except NOT_STRICT:
                     pass
-        return lenient.convert(_tree(cls, raw), cls, size=len(raw))
+        return _leniently(cls, raw, _tree(cls, raw))
 
     def encode(self, *, standard: bool = False) -> bytes:
         """The JSON text, in fastjson's default dialect or the standard one."""
         text = shape(type(self)).encode(self, standard=standard)
-        return text if text is not None else fastjson.dumps(self, standard=standard)
+        return text if text is not None else _dumps(self, standard=standard)
 
 
 class ArrayBody(Body, frozen=True):
@@ -69,16 +69,33 @@ class ArrayBody(Body, frozen=True):
     def decode(cls, data: bytes | bytearray | memoryview) -> Self:
         (field,) = msgspec.structs.fields(cls)
         raw = bytes(data)
-        return lenient.convert({field.encode_name: _tree(cls, raw)}, cls, size=len(raw))
+        return _leniently(cls, raw, {field.encode_name: _tree(cls, raw)})
 
     def encode(self, *, standard: bool = False) -> bytes:
         (items,) = msgspec.structs.astuple(self)
-        return fastjson.dumps(items, standard=standard)
+        return _dumps(items, standard=standard)
+
+
+# The slow ways. Many processes never take them, and Spark starts many processes: what they need is loaded here.
+
+
+def _leniently(kind: type[_Body], raw: bytes, tree: Any) -> _Body:
+    from cometmq.protocol.bodies import lenient
+
+    return lenient.convert(tree, kind, size=len(raw))
+
+
+def _dumps(value: Any, *, standard: bool) -> bytes:
+    from cometmq.protocol import fastjson
+
+    return fastjson.dumps(value, standard=standard)
 
 
 def _tree(kind: type, raw: bytes) -> Any:
     if not raw:
         raise BodyError(f"{kind.__name__}: the body is empty")
+    from cometmq.protocol import fastjson
+
     try:
         return fastjson.loads(raw)
     except BodyError as error:
@@ -93,4 +110,4 @@ def _decoders(kind: type[Body]) -> list[Callable[[bytes], Any]]:
     decode = msgspec.json.Decoder(kind, strict=False).decode
     if not shape(kind).has_integer_keys:
         return [decode]
-    return [decode, lambda raw: decode(fastjson.quote_integer_keys(raw))]
+    return [decode, lambda raw: decode(quote_integer_keys(raw))]
