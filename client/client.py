@@ -11,7 +11,7 @@ import random
 import weakref
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
 from cometmq.client.heartbeat import Heartbeats
@@ -20,12 +20,11 @@ from cometmq.client.nameservers import Nameservers, configured_addresses, lookup
 from cometmq.client.requests import Credentials, RequestKeys, fixed_keys
 from cometmq.client.routes import Routes, TopicRoute
 from cometmq.client.scheduler import Scheduler
-from cometmq.client.server_requests import AskedConsumer, ServerRequests
-from cometmq.protocol.bodies.heartbeat import ConsumerData, ProducerData
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.message_id import UniqueKeyGenerator
 from cometmq.protocol.requests.clients import UnregisterClient
 from cometmq.remoting.client import ClientOptions, RemotingClient
+from cometmq.remoting.dispatch import HandlerTable
 from cometmq.remoting.errors import TransportError
 
 if TYPE_CHECKING:
@@ -34,10 +33,12 @@ if TYPE_CHECKING:
     from cometmq.client.consumer.pull import PullConsumer
     from cometmq.client.consumer.push import PushConsumer
     from cometmq.client.consumer.subscriptions import Subscription
+    from cometmq.client.members import ConsumerMember, Member, ProducerMember
     from cometmq.client.message import SendReceipt
     from cometmq.client.producer import Producer
     from cometmq.client.producer.outgoing import Outgoing
     from cometmq.client.producer.request_reply import Replies
+    from cometmq.client.server_requests import ServerRequests
     from cometmq.remoting.tls import ClientTlsOptions
 
 log = logging.getLogger(__name__)
@@ -65,28 +66,6 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-class Member(Protocol):
-    """What a client knows of the producers and consumers that hang on it."""
-
-    group: str
-
-    def topics(self) -> Iterable[str]:
-        """The topics whose routes it needs."""
-
-    async def close(self) -> None: ...
-
-
-class ProducerMember(Member, Protocol):
-    def heartbeat(self) -> ProducerData: ...
-
-    def forked(self) -> None:
-        """The process was forked, and this is the child."""
-
-
-class ConsumerMember(Member, AskedConsumer, Protocol):
-    def heartbeat(self) -> ConsumerData: ...
 
 
 class Client:
@@ -135,6 +114,7 @@ class Client:
         self.producers: dict[str, ProducerMember] = {}
         self.consumers: dict[str, ConsumerMember] = {}
         self._inner_producer: Producer | None = None
+        self._server_requests: ServerRequests | None = None
         self._state = "new"
         _clients.add(self)
 
@@ -145,10 +125,10 @@ class Client:
         if self._state != "new":
             raise Closed(f"the client is {self._state}: it starts once")
         self._closed = asyncio.Event()
-        self.server_requests = ServerRequests(self)
+        self._handlers = HandlerTable()
         self.remoting = RemotingClient(
             ClientOptions(request_timeout=self.request_timeout, tls=self._tls),
-            table=self.server_requests.table(),
+            table=self._handlers,
             ext_hook=self._ext_hook,
         )
         addresses = configured_addresses(self._given)
@@ -187,7 +167,7 @@ class Client:
             rest.push_async_callback(self._close_all, self.producers)
             await self._close_all(self.consumers)
 
-    async def _close_all(self, members: Mapping[str, Member]) -> None:
+    async def _close_all(self, members: "Mapping[str, Member]") -> None:
         cancelled: asyncio.CancelledError | None = None
         for member in list(members.values()):
             try:
@@ -272,36 +252,48 @@ class Client:
     @property
     def replies(self) -> "Replies":
         """Who waits for replies; made by the first request."""
-        if self.server_requests.replies is None:
+        requests = self._serve_brokers()
+        if requests.replies is None:
             from cometmq.client.producer.request_reply import Replies
 
-            self.server_requests.replies = Replies()
-        return cast("Replies", self.server_requests.replies)
+            requests.replies = Replies()
+        return cast("Replies", requests.replies)
 
     @property
     def is_signing(self) -> bool:
         """Whether keys are added to every request: then none goes the short way."""
         return self._ext_hook is not None
 
-    def add_producer(self, member: ProducerMember) -> None:
+    def add_producer(self, member: "ProducerMember") -> None:
         self.check_running()
         if member.group in self.producers:
             raise GroupInUse(f"this client has a producer of the group {member.group} already")
         self.producers[member.group] = member
+        self._serve_brokers()
 
-    def add_consumer(self, member: ConsumerMember) -> None:
+    def add_consumer(self, member: "ConsumerMember") -> None:
         self.check_running()
         if member.group in self.consumers:
             raise GroupInUse(f"this client has a consumer of the group {member.group} already")
         self.consumers[member.group] = member
+        self._serve_brokers()
 
-    async def remove_producer(self, member: ProducerMember) -> None:
+    def _serve_brokers(self) -> "ServerRequests":
+        """Answer what brokers ask of members, from the first one on: of a client without members no broker knows."""
+        if self._server_requests is None:
+            from cometmq.client.server_requests import ServerRequests
+
+            self._server_requests = ServerRequests(self)
+            self._server_requests.add_to(self._handlers)
+        return self._server_requests
+
+    async def remove_producer(self, member: "ProducerMember") -> None:
         """A producer leaves; the brokers hear of it if they can."""
         if self.producers.get(member.group) is member:
             del self.producers[member.group]
             await self._unregister(UnregisterClient(self.client_id, producer_group=member.group))
 
-    async def remove_consumer(self, member: ConsumerMember) -> None:
+    async def remove_consumer(self, member: "ConsumerMember") -> None:
         """A consumer leaves; the brokers hear of it if they can, so that others take over its queues at once."""
         if self.consumers.get(member.group) is member:
             del self.consumers[member.group]

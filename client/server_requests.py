@@ -64,15 +64,13 @@ class ServerRequests:
         #: Set by the first producer that makes requests.
         self.replies: ReplyWaiter | None = None
 
-    def table(self) -> HandlerTable:
-        table = HandlerTable()
+    def add_to(self, table: HandlerTable) -> None:
         table.add(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self.notify_members_changed)
         table.add(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, self.reset_offset)
         table.add(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, self.get_status)
         table.add(RequestCode.GET_CONSUMER_RUNNING_INFO, self.get_running_info)
         table.add(RequestCode.CONSUME_MESSAGE_DIRECTLY, self.consume_directly)
         table.add(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self.push_reply)
-        return table
 
     def notify_members_changed(self, request: Request[NotifyConsumerIdsChanged]) -> Outcome:
         consumer = self._consumer(request.header.consumer_group)

@@ -68,7 +68,9 @@ class RemotingClient:
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.options = options or ClientOptions()
-        self.dispatcher = Dispatcher(table or HandlerTable(), open_reply_limit=self.options.open_reply_limit)
+        # An empty table counts: rows may come later.
+        table = HandlerTable() if table is None else table
+        self.dispatcher = Dispatcher(table, open_reply_limit=self.options.open_reply_limit)
         self.ext_hook = ext_hook
         self._clock = clock
         self._roster: Roster | None = None
