@@ -7,15 +7,18 @@ joined. Kafka's KafkaDataConsumer; RocketMQ's RocketMqReader of the old connecto
 
 import asyncio
 import logging
+import time
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from cometmq.client.consumer.pulling import PullRequest, Pulls, RawPulled
 from cometmq.client.consumer.subscriptions import Sql, subscription_data
-from cometmq.client.errors import NoRoute
+from cometmq.client.errors import BrokerError, NoNameserver, NoRoute
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
 from cometmq.protocol.errors import CometMQError
 from cometmq.protocol.record import QUEUE_OFFSET_POSITION
+from cometmq.remoting.errors import TransportError
 from cometmq.spark.errors import DataLoss, SparkSourceError, filter_refused
 from cometmq.spark.frame import Piece
 from cometmq.spark.link import Link
@@ -27,10 +30,14 @@ log = logging.getLogger(__name__)
 #: Seconds before a failed pull is tried again: the first time, and at most.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 4.0
+#: Seconds that all tasks of a process leave a slave alone that failed: a silent one would cost each of them a timeout.
+SLAVE_REST: Final = 60.0
 #: Bytes that a pull may ask for, whatever the option says: with one message more the answer still fits a frame.
 MOST_BYTES: Final = 8 * 1024 * 1024
 #: Ids of brokers: for_pull takes another one when these are not there.
 _MASTER_ID, _SLAVE_ID = 0, 1
+#: Until when (monotonic seconds) the slaves of brokers are left alone, by the names of these.
+_resting: "WeakKeyDictionary[Link, dict[str, float]]" = WeakKeyDictionary()
 
 _REMEDY: Final = (
     "keep messages for longer on the broker (fileReservedTime), let the query read faster, or set failOnDataLoss to"
@@ -41,12 +48,23 @@ _REMEDY: Final = (
 class PullFailed(SparkSourceError):
     """Raised when a broker has not answered as often as `pullRetries` allows."""
 
-    def __init__(self, queue: QueueId, offset: int, tries: int, error: str) -> None:
-        super().__init__(
-            f"{queue}: offset {offset} could not be read in {tries} tries: {error}",
-            "check the broker, or raise pullRetries",
+    def __init__(self, queue: QueueId, offset: int, tries: int, error: str, remedy: str = "") -> None:
+        remedy = remedy or "check the broker, or raise pullRetries"
+        super().__init__(f"{queue}: offset {offset} could not be read in {tries} tries: {error}", remedy)
+        self.args = (queue, offset, tries, error, remedy)
+
+
+def _remedy(error: CometMQError) -> str:
+    if isinstance(error, NoNameserver):
+        return (
+            "check the nameservers, and that Spark's executors can reach them; or raise requestTimeoutMs or pullRetries"
         )
-        self.args = (queue, offset, tries, error)
+    if isinstance(error, TransportError):
+        return (
+            "check the broker, and that Spark's executors can reach the address that it registers (brokerIP1); or "
+            "raise pullTimeoutMs or pullRetries"
+        )
+    return ""
 
 
 class LossWatch:
@@ -90,20 +108,26 @@ class SpanReader:
 
     def _checked(self, rest: QueueRange, pulled: RawPulled) -> int:
         """Where to go on; says so when something was passed over that should not have been."""
-        have = pulled.next_offset
-        if pulled.data and not self._how.is_filtered:
-            have = int.from_bytes(pulled.data[QUEUE_OFFSET_POSITION : QUEUE_OFFSET_POSITION + 8], "big", signed=True)
-        is_gap = pulled.status == "OFFSET_ILLEGAL" or not self._how.is_filtered
-        if is_gap and have > rest.start:
+        have = self._gap_end(rest, pulled)
+        if have > rest.start:
             self._watch.lost(rest.queue, rest.start, min(have, rest.stop))
         return pulled.next_offset
 
+    def _gap_end(self, rest: QueueRange, pulled: RawPulled) -> int:
+        """The first offset that is there, where some are missing before it; else that of the request, or less."""
+        if pulled.data and not self._how.is_filtered:
+            return int.from_bytes(pulled.data[QUEUE_OFFSET_POSITION : QUEUE_OFFSET_POSITION + 8], "big", signed=True)
+        is_gap = pulled.status == "OFFSET_ILLEGAL" or not self._how.is_filtered
+        return pulled.next_offset if is_gap else rest.start
+
     async def _pull(self, rest: QueueRange) -> RawPulled:
         """One pull that moves on, tried again while it fails or finds the end of the queue too early."""
+        if self._how.read_from == SLAVE and (pulled := await self._from_slave(rest)) is not None:
+            return pulled
         failures = 0
         while True:
             try:
-                pulled = await self._ask(rest, failures)
+                pulled = await self._ask(rest, _MASTER_ID)
             except CometMQError as error:
                 if refused := filter_refused(error, self._how.sub_expression):
                     raise refused from None
@@ -111,7 +135,7 @@ class SpanReader:
                     raise
                 reason = str(error)
                 if failures >= self._how.retries:
-                    raise PullFailed(rest.queue, rest.start, failures + 1, reason) from error
+                    raise PullFailed(rest.queue, rest.start, failures + 1, reason, _remedy(error)) from error
                 await self._refresh(rest)
             else:
                 if pulled.next_offset > rest.start and not self._is_past_end(rest, pulled):
@@ -123,6 +147,28 @@ class SpanReader:
             log.info("%s: offset %d could not be read, trying again: %s", rest.queue, rest.start, reason)
             await asyncio.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
 
+    async def _from_slave(self, rest: QueueRange) -> RawPulled | None:
+        """What a slave gives; None when the master is to be asked.
+
+        A slave may be behind, and one that was added later has nothing from before: what it does not have is no loss.
+        RocketMQ's answers then are PULL_RETRY_IMMEDIATELY, or PULL_OFFSET_MOVED under its offsetCheckInSlave; and
+        SYSTEM_BUSY without slaveReadEnable.
+        """
+        resting = _resting.setdefault(self._link, {})
+        if time.monotonic() < resting.get(rest.broker, 0.0):
+            return None
+        try:
+            pulled = await self._ask(rest, _SLAVE_ID)
+        except (BrokerError, TransportError) as error:
+            log.warning("a slave of %s is left alone for %g s: %s", rest.broker, SLAVE_REST, error)
+            resting[rest.broker] = time.monotonic() + SLAVE_REST
+            await self._refresh(rest)
+            return None
+        except CometMQError:
+            return None  # there is no way to anybody: that is told, and tried again, where the master is asked
+        has_it = pulled.min_offset <= rest.start < pulled.next_offset
+        return pulled if has_it and self._gap_end(rest, pulled) <= rest.start else None
+
     def _is_past_end(self, rest: QueueRange, pulled: RawPulled) -> bool:
         """A queue that is shorter than the driver has seen it: a broker that comes up again, or a slave behind."""
         return pulled.status in ("NO_NEW_MSG", "OFFSET_ILLEGAL") and pulled.min_offset <= rest.start
@@ -132,15 +178,15 @@ class SpanReader:
         if pulled.min_offset <= rest.start < pulled.max_offset:
             reason = f"it answers {pulled.status} and has the offset"
             raise PullFailed(rest.queue, rest.start, self._how.retries + 1, reason)
-        return pulled._replace(status="OFFSET_ILLEGAL", next_offset=rest.stop, data=b"")
+        # Where it begins later, as a slave may whose master is away, what comes after that is there.
+        next_offset = pulled.min_offset if rest.start < pulled.min_offset < rest.stop else rest.stop
+        return pulled._replace(status="OFFSET_ILLEGAL", next_offset=next_offset, data=b"")
 
-    async def _ask(self, rest: QueueRange, failures: int) -> RawPulled:
+    async def _ask(self, rest: QueueRange, broker_id: int) -> RawPulled:
         how, client = self._how, self._link.client
         topic = self._link.access.wire_topic(rest.topic)
         if client.routes.known(topic) is None:
             await client.routes.get(topic)
-        # A slave that fails or lags is left alone.
-        broker_id = _SLAVE_ID if how.read_from == SLAVE and not failures else _MASTER_ID
         return await self._pulls.pull_raw(
             PullRequest(
                 queue=MessageQueue(topic, rest.broker, rest.queue_id),
