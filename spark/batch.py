@@ -41,9 +41,9 @@ class BatchReader(DataSourceReader):
         queues = [queue for queue in cluster.queues() if self._pruning.takes(queue)]
         if not queues:
             return []
-        cluster.check_filter(queues, options.read)
         check_order(options.batch_start, options.ending, queues)
         patience, fails = options.batch_patience, options.read.fail_on_data_loss
+        cluster.check_filter(queues, options.read, patience)
         begins = resolve(options.batch_start, queues, cluster, patience=patience, fail_on_data_loss=fails)
         ends = resolve(options.ending, queues, cluster, patience=patience, fail_on_data_loss=fails)
         whole = [QueueRange(*queue, begins[queue], ends[queue]) for queue in queues]

@@ -17,8 +17,9 @@ from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRout
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import namespaces
 from cometmq.protocol.bodies.heartbeat import CheckClientRequestBody, SubscriptionData
-from cometmq.protocol.bodies.stats import TopicOffset
+from cometmq.protocol.bodies.stats import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.protocol.requests.admin import GetTopicStats
 from cometmq.remoting.errors import TransportError
 from cometmq.spark.access import Access
 from cometmq.spark.errors import OptionError, Unreachable, filter_refused
@@ -34,8 +35,11 @@ Offsets = dict[QueueId, int]
 
 #: Requests in flight of one question: a topic may have thousands of queues.
 _AT_ONCE: Final = 256
-#: Messages that are looked at to learn how large they are.
+#: Messages that are looked at to learn how large they are, and bytes that one is taken to have when none can be seen.
 _SAMPLE: Final = 32
+_USUAL_SIZE: Final = 1024.0
+#: Seconds that a broker may take to look at all queues of a topic, however few it has for other questions.
+_LONG: Final = 15.0
 #: Seconds until brokers that did not answer are asked again.
 _PAUSE: Final = 0.5
 
@@ -70,10 +74,11 @@ class Cluster:
         """Ask for the topics now, and whether the filter can be used: what is wrong is told before a query starts."""
         self.check_filter(self.queues(), how)
 
-    def check_filter(self, queues: Iterable[QueueId], how: ReadOptions) -> None:
+    def check_filter(self, queues: Iterable[QueueId], how: ReadOptions, patience: float | None = None) -> None:
         """OptionError when a broker cannot filter by an expression of SQL92. Tags any broker can use.
 
-        RocketMQ has to be asked: a pull with an expression that it cannot parse gets all messages, unfiltered.
+        RocketMQ has to be asked: a pull with an expression that it cannot parse gets all messages, unfiltered. With
+        `patience`, as before reading, all brokers have to answer within so many seconds; else the silent are let be.
         """
         if how.expression_type != SQL92:
             return
@@ -91,14 +96,17 @@ class Cluster:
             answer = await client.remoting.request(
                 address, RequestCode.CHECK_CLIENT_CONFIG, None, body, timeout=self._access.request_timeout
             )
-            if answer.code != ResponseCode.SUCCESS:
-                raise BrokerError.of(answer, address)
+            if refused := filter_refused(BrokerError.of(answer, address), how.sub_expression):
+                raise refused
             return 0
 
-        one_of_each = {queue.broker: queue for queue in queues}
-        for error in self._each(one_of_each.values(), ask).failures.values():
-            if refused := filter_refused(error, how.sub_expression):
-                raise refused
+        one_of_each = {queue.broker: queue for queue in queues}.values()
+        if patience is not None:
+            self.surely(lambda missing: self._each(missing, ask), one_of_each, patience)
+            return
+        for error in self._each(one_of_each, ask).failures.values():
+            if isinstance(error, OptionError):
+                raise error
 
     def queues(self) -> list[QueueId]:
         """All queues of the query, sorted. OptionError for a topic that does not exist, Unreachable without cluster."""
@@ -108,7 +116,7 @@ class Cluster:
             servers = ";".join(self._access.name_servers)
             raise Unreachable(
                 f"nameServer={servers}: no nameserver answers ({error})",
-                "check the addresses, that they can be reached from Spark's driver, and tls",
+                "check the addresses, that they can be reached from Spark's driver, and tls; or raise requestTimeoutMs",
             ) from None
 
     async def _queues(self) -> list[QueueId]:
@@ -159,34 +167,41 @@ class Cluster:
 
     def bounds(self, queues: Collection[QueueId], seconds: float) -> dict[QueueId, Bounds]:
         """The ends of all queues of these queues' topics, waited for as in `surely`."""
-        topics = {self._access.wire_topic(queue.topic) for queue in queues}
-
-        async def ask() -> dict[QueueId, Bounds]:
-            tables = await asyncio.gather(*(self._admin.topic_stats(topic) for topic in sorted(topics)))
-            return {
-                self._shown(MessageQueue.from_wire(queue)): _bounds(offset)
-                for table in tables
-                for queue, offset in table.offset_table.items()
-            }
-
+        client = self._link.client
+        found: dict[QueueId, Bounds] = {}
         deadline = time.monotonic() + seconds
-        while True:
-            try:
-                found = self._run(ask())
-                missing = [queue for queue in queues if queue not in found]
-                error: Exception = NoRoute("its broker has left the route")
-            except (ClientError, BrokerError, TransportError) as failure:
-                if not is_passing(failure):
-                    raise
-                missing, error = list(queues), failure
-            if not missing:
-                return found
-            if time.monotonic() >= deadline:
-                raise unreachable(missing[0], error, seconds) from None
-            time.sleep(min(_PAUSE, max(0.0, deadline - time.monotonic())))
 
-    def message_sizes(self, begins: Mapping[QueueId, int]) -> dict[QueueId, float]:
-        """The bytes of a message of each queue on average: by the first ones from an offset on, as they are stored."""
+        async def ask(queue: MessageQueue) -> int:
+            await client.routes.fetch(queue.topic)
+            address, _ = client.routes.brokers.for_pull(queue.broker_name)
+            header = GetTopicStats(topic=queue.topic)
+            left = max(min(_LONG, deadline - time.monotonic()), self._access.request_timeout)
+            answer = await client.remoting.request(address, RequestCode.GET_TOPIC_STATS_INFO, header, timeout=left)
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerError.of(answer, address)
+            table = TopicStatsTable.decode(answer.body).offset_table if answer.body else {}
+            found.update({self._shown(MessageQueue.from_wire(each)): _bounds(at) for each, at in table.items()})
+            return 0
+
+        def ask_all(missing: list[QueueId]) -> Answers:
+            # A broker tells all queues that it has of a topic at once.
+            one_of_each = {(queue.topic, queue.broker): queue for queue in missing}
+            failed = self._each(one_of_each.values(), ask).failures
+            away: dict[QueueId, Exception] = {}
+            for queue in missing:
+                if queue not in found:
+                    failure = failed.get(one_of_each[queue.topic, queue.broker])
+                    away[queue] = failure or NoRoute(f"it does not know {queue}")
+            return Answers({queue: 0 for queue in missing if queue in found}, away)
+
+        self.surely(ask_all, queues, seconds)
+        return found
+
+    def message_sizes(self, begins: Mapping[QueueId, int], seconds: float) -> dict[QueueId, float]:
+        """The bytes of a message of each queue on average: by the first ones from an offset on, as they are stored.
+
+        A queue whose broker does not answer within so many seconds is taken to be like the others.
+        """
         pulls = Pulls(self._link.client, self._access.wire_group)
 
         async def sample(queue: MessageQueue) -> int:
@@ -197,12 +212,14 @@ class Cluster:
                 max_count=_SAMPLE,
                 hold=0.0,
                 with_subscription=True,
+                timeout=seconds,
             )
             records = (await pulls.pull(request)).records
             return sum(record.size for record in records) // len(records) if records else 0
 
-        answers = self._each(begins, sample)
-        return {queue: float(size) for queue, size in answers.offsets.items() if size}
+        sizes = {queue: float(size) for queue, size in self._each(begins, sample).offsets.items() if size}
+        usual = sum(sizes.values()) / len(sizes) if sizes else _USUAL_SIZE
+        return {queue: sizes.get(queue, usual) for queue in begins}
 
     def _each(self, queues: Iterable[QueueId], ask: Callable[[MessageQueue], Awaitable[int]]) -> Answers:
         """One question about each queue, all at once."""
@@ -264,7 +281,7 @@ def unreachable(queue: QueueId, error: Exception, seconds: float) -> Unreachable
     return Unreachable(
         f"broker {queue.broker} of topic {queue.topic} did not answer for {seconds:g} s ({error})",
         "check the broker, and that Spark's driver can reach the address that it registers (brokerIP1); or raise "
-        "unreachableTimeout",
+        "unreachableTimeout or requestTimeoutMs",
     )
 
 

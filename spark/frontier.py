@@ -65,7 +65,11 @@ class Frontier:
                 raise
             self._lost_since = self._lost_since or now
             if now - self._lost_since >= self._unreachable_timeout:
-                raise
+                if isinstance(error, OptionError):
+                    raise
+                raise Unreachable(
+                    f"{error.cause}, for {self._unreachable_timeout:g} s now", f"{error.remedy} or unreachableTimeout"
+                ) from None
             log.warning("the queues cannot be asked for, going on with those that are known: %s", error)
             return
         self._lost_since = None

@@ -107,7 +107,7 @@ class Planner:
             log.warning("the checkpoint is about %s, which is not read any more: going on without", topics)
         chosen = {queue: end for queue, end in ends.items() if queue not in left}
         if not self._is_continued:
-            self._cluster.check_filter(chosen, options.read)
+            self._cluster.check_filter(chosen, options.read, options.unreachable_timeout)
         self._is_continued = True
         return chosen
 
@@ -115,6 +115,7 @@ class Planner:
         """The batch of a query that has no checkpoint: it records where the query starts, even if it reads nothing."""
         options = self._options
         self._frontier.look()
+        self._cluster.check_filter(self._frontier.queues, options.read, options.unreachable_timeout)
         begins = resolve(
             options.stream_start,
             self._frontier.queues,
@@ -134,7 +135,8 @@ class Planner:
         sizes: Mapping[QueueId, float] = {}
         if limits.max_bytes is not None:
             sizes = self._cluster.message_sizes(
-                {queue: begins[queue] for queue in latest if latest[queue] > begins[queue]}
+                {queue: begins[queue] for queue in latest if latest[queue] > begins[queue]},
+                self._options.read.pull_timeout,
             )
         ends = {**begins, **ends_within(begins, latest, limits, sizes)}
         return Position(ends, {queue: at for queue, at in begins.items() if position.get(queue) != at}).to_json()
