@@ -10,6 +10,7 @@ of them are under way.
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from math import ceil
 from typing import TYPE_CHECKING, Final
 
 from cometmq.spark.access import Access
@@ -66,8 +67,11 @@ def read_ranges(
     reader = SpanReader(link, how, watch)
     for pieces in batches_of(_Prefetch(ranges, link, reader, how), how):
         batch = decoder.decode(pieces)
-        for first in range(0, batch.num_rows, how.batch_rows):
-            yield batch.slice(first, how.batch_rows)
+        # Pulls that brought more than a batch may have are cut, without a copy, into parts of about one size.
+        parts = max(1, ceil(batch.get_total_buffer_size() / how.batch_bytes))
+        rows = max(1, min(how.batch_rows, ceil(batch.num_rows / parts)))
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows)
 
 
 def batches_of(spans: "Iterable[list[Piece]]", how: ReadOptions) -> "Iterator[list[Piece]]":
