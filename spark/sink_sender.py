@@ -6,21 +6,24 @@ request that fails is sent again as it is, with the same unique keys. Runs on th
 
 import asyncio
 import logging
+import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from cometmq.client.client import Client
-from cometmq.client.errors import NoNameserver, NoRoute, Unsupported
+from cometmq.client.errors import NoNameserver, NoRoute, SendFailed, Unsupported
 from cometmq.client.message import Message, SendReceipt, SendStatus
 from cometmq.client.producer import Producer
 from cometmq.client.producer.outgoing import Outgoing
 from cometmq.client.producer.producer import NEW_TOPIC_QUEUES
 from cometmq.client.queues import MessageQueue
-from cometmq.protocol import names
+from cometmq.client.routes import TopicRoute
+from cometmq.protocol import names, namespaces
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.errors import CometMQError
+from cometmq.remoting.errors import TransportError
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.sink_lanes import Lane
 
@@ -65,9 +68,10 @@ class Window:
 
 
 class Sender:
-    """The sends of one task. Mutable state: what is on the way, what waits in lanes, and the first failure."""
+    """The sends of one task. Mutable state: what is on the way or waits in lanes, who is silent, the first failure."""
 
-    def __init__(self, producer: Producer, window: Window, retries: int) -> None:
+    def __init__(self, client: Client, producer: Producer, window: Window, retries: int) -> None:
+        self._client = client
         self._producer = producer
         self._window = window
         self._retries = retries
@@ -77,6 +81,8 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._failure: Exception | None = None
+        #: Brokers that did not answer: what may go to any queue goes elsewhere, as long as there is somebody else.
+        self._silent: set[str] = set()
         #: How the brokers stored the requests.
         self.statuses: Counter[SendStatus] = Counter()
 
@@ -149,17 +155,33 @@ class Sender:
             del self._lanes[queue]
 
     async def _send(self, request: Request) -> SendReceipt:
-        content, (topic, queue) = request.content, request.lane
-        if isinstance(content, Message):
-            return await self._retried(str(request), lambda: self._producer.send(topic, content, queue=queue))
-        return await self._retried(str(request), lambda: self._producer.send_prepared(content, queue))
+        return await self._retried(str(request), lambda: self._once(request))
 
-    async def queues(self, client: Client, topic: str) -> Sequence[MessageQueue]:
+    async def _once(self, request: Request) -> SendReceipt:
+        content, (topic, queue) = request.content, request.lane
+        # Asked for here and not by the send: silent nameservers are then named, whatever time a send has.
+        wire_topic = namespaces.wrap(self._client.namespace, topic)
+        route = self._client.routes.known(wire_topic) or await self._route(wire_topic)
+        if queue is None and self._silent:
+            others = [each for each in route.publish if each.broker_name not in self._silent]
+            queue = random.choice(others) if others else None
+        try:
+            if isinstance(content, Message):
+                receipt = await self._producer.send(topic, content, queue=queue)
+            else:
+                receipt = await self._producer.send_prepared(content, queue)
+        except SendFailed as error:
+            self._silent |= {each.broker_name for each in error.attempts if isinstance(each.error, TransportError)}
+            raise
+        self._silent.discard(receipt.queue.broker_name)
+        return receipt
+
+    async def _route(self, topic: str) -> TopicRoute:
+        return await self._client.routes.for_send(topic, template=names.DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES)
+
+    async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic (its name on the wire) that can be written; those it will have if brokers make it."""
-        route = await self._retried(
-            f"rows for topic {topic}",
-            lambda: client.routes.for_send(topic, template=names.DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES),
-        )
+        route = await self._retried(f"rows for topic {topic}", lambda: self._route(topic))
         if not route.publish:
             raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
         return route.publish
@@ -194,7 +216,15 @@ def _remedy(error: CometMQError) -> str:
     if error.code == ResponseCode.NO_PERMISSION:
         return "check accessKey and secretKey, the access rules, and the permission of the topic"
     if isinstance(error, NoNameserver):
-        return "check the option nameServer, and that the nameservers are up"
+        return (
+            "check the option nameServer, that the nameservers are up, and that Spark's executors can reach them; or "
+            "raise requestTimeoutMs or sendRetries"
+        )
+    if isinstance(error.__cause__ if isinstance(error, SendFailed) else error, TransportError):
+        return (
+            "check the broker, and that Spark's executors can reach the address that it registers (brokerIP1); or "
+            "raise sendTimeoutMs or sendRetries"
+        )
     return (
         error.remedy or "look at the broker's log; Spark sends the rows again when the task or the query is tried again"
     )

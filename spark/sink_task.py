@@ -45,7 +45,7 @@ class SinkTask:
         self._partition = partition
         producer = self._link.run(_producer(self._link, options.send_timeout), timeout=None)
         window = Window(options.max_in_flight, options.max_in_flight_bytes)
-        self._sender = Sender(producer, window, options.retries)
+        self._sender = Sender(self._link.client, producer, window, options.retries)
         encoder = RowEncoder(
             self._link.client.new_unique_key.at,
             stamp_prefix=stamps.prefix(query_id, batch_id, partition),
@@ -80,6 +80,4 @@ class SinkTask:
             yield request
 
     def _queues(self, topic: str) -> Sequence[MessageQueue]:
-        return self._link.run(
-            self._sender.queues(self._link.client, self._options.access.wire_topic(topic)), timeout=None
-        )
+        return self._link.run(self._sender.queues(self._options.access.wire_topic(topic)), timeout=None)
