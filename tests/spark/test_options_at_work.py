@@ -1,9 +1,10 @@
-"""Options down to what they do with a real broker: nameservers, spellings of offsets, tasks, groups, sizes of pulls."""
+"""Options down to what they do with a broker: nameservers, spellings of offsets, tasks, groups, sizes, timeouts."""
 
 import asyncio
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -164,16 +165,49 @@ def test_a_body_that_does_not_decompress(spark: SparkSession, topics: TopicKit, 
     assert bodies(topics, damaged, corruptMessages="raw") == [b"good", b"not zlib", b"fine"]
 
 
+def test_batches_have_about_as_many_bytes_as_told(topics: TopicKit, name: Name) -> None:
+    topic = topics.made(name("T"), [40], size=1000)
+    source = QueueRange(topic, "broker-a", 0, 0, 40)
+
+    def sizes(**more: int) -> list[int]:
+        given = parse(options_of(topics, topic, **more))
+        batches = list(read_ranges([source], given.access, Columns.of(full_schema()), given.read))
+        assert [offset for each in batches for offset in each["queueOffset"].to_pylist()] == list(range(40))
+        return [batch.nbytes for batch in batches]
+
+    [whole] = sizes()
+    assert whole > 40_000
+    some = sizes(batchBytes=10_000)
+    assert whole / 10_000 <= len(some) <= whole / 10_000 + 2
+    assert max(some) < 11_000
+    assert len(sizes(batchBytes=1024)) == 40  # a message is not cut
+    assert len(sizes(batchBytes=10_000, batchRows=3)) == 14
+
+
+async def read(cluster: ReadableCluster, **more: str) -> list[Any]:
+    """The batches of a task that reads everything."""
+    given = parse({"nameServer": cluster.address("names"), "subscribe": "T", **more})
+    source = QueueRange("T", "broker-a", 0, 0, MESSAGES)
+    columns = Columns.of(full_schema())
+    try:
+        return await asyncio.to_thread(lambda: list(read_ranges([source], given.access, columns, given.read)))
+    finally:
+        await asyncio.to_thread(close_links)
+
+
 async def test_sizes_of_pulls_are_those_of_the_options() -> None:
     async with ReadableCluster() as cluster:
-        sizes = {"pullBatchSize": "2", "pullBytes": "2048", "batchRows": "1"}
-        given = parse({"nameServer": cluster.address("names"), "subscribe": "T", **sizes})
-        source = QueueRange("T", "broker-a", 0, 0, MESSAGES)
-        columns = Columns.of(full_schema())
-        try:
-            batches = await asyncio.to_thread(lambda: list(read_ranges([source], given.access, columns, given.read)))
-        finally:
-            await asyncio.to_thread(close_links)
+        batches = await read(cluster, pullBatchSize="2", pullBytes="2048", batchRows="1")
         pulls = [request.header for request in cluster.requests if request.code == RequestCode.PULL_MESSAGE]
         assert {(header.max_msg_nums <= 2, header.max_msg_bytes) for header in pulls} == {(True, 2048)}
         assert [batch.num_rows for batch in batches] == [1] * MESSAGES
+
+
+async def test_a_pull_that_is_not_answered_is_tried_again_after_its_timeout() -> None:
+    async with ReadableCluster() as cluster:
+        cluster.master.swallows = 1
+        began = time.monotonic()
+        batches = await read(cluster, pullTimeoutMs="100", requestTimeoutMs="60000")
+        assert sum(batch.num_rows for batch in batches) == MESSAGES
+        assert cluster.master.pulls >= 2
+        assert time.monotonic() - began < 10  # the default of a single pull is 15 s

@@ -31,7 +31,14 @@ class FakeBroker:
         self.script: deque[int | str] = deque()
         self._shared = shared
         self.delay = 0.0
+        #: While it is not set, sends wait for their answers; `most_unanswered` is how many bytes did so at once.
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.unanswered = self.most_unanswered = 0
+        #: The end of every queue.
+        self.max_offset = 0
         self.sends: list[Request[Any]] = []
+        self._hung: list[Request[Any]] = []
         self.asked: list[int] = []
         table = HandlerTable()
         for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
@@ -51,7 +58,7 @@ class FakeBroker:
 
     def _max_offset(self, request: Request[Any]) -> Response:
         self.asked.append(request.code)
-        return Response(header=OffsetAnswer(offset=0))
+        return Response(header=OffsetAnswer(offset=self.max_offset))
 
     async def _send(self, request: Request[Any]) -> Any:
         self.sends.append(request)
@@ -59,7 +66,12 @@ class FakeBroker:
         what = script.popleft() if script else 0
         if self.delay:
             await asyncio.sleep(self.delay)
+        self.unanswered += len(request.body)
+        self.most_unanswered = max(self.most_unanswered, self.unanswered)
+        await self.gate.wait()
+        self.unanswered -= len(request.body)
         if what == HANG:
+            self._hung.append(request)
             return LATER
         if what == CUT:
             request.connection.cut("the script says so")
@@ -69,6 +81,11 @@ class FakeBroker:
             return Response(what, remark="the script says so")
         number = len(self.sends)
         return Response(what, SendMessageAnswer(f"7F000001{number:024X}", request.header.queue_id, number))
+
+    async def close(self) -> None:
+        for request in self._hung:
+            request.connection.cut("the test is over")
+        await self.server.close(grace=0.1)
 
 
 class FakeCluster:
@@ -140,5 +157,5 @@ class FakeCluster:
 
     async def __aexit__(self, *exception: object) -> None:
         for broker in self.brokers.values():
-            await broker.server.close(grace=0.1)
+            await broker.close()
         await self._nameserver.close(grace=0.1)

@@ -1,0 +1,148 @@
+"""Options of the sink down to what brokers see of them, and what becomes of rows when servers say nothing.
+
+Tasks as Spark runs them, without Spark, against brokers that do what a test tells them.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from cometmq.protocol.batch import decode_batch
+from cometmq.protocol.codes import RequestCode
+from cometmq.spark.link import close_links, link_to
+from cometmq.spark.sink_options import parse
+from cometmq.spark.sink_sender import NotSent
+from cometmq.spark.sink_task import SinkTask
+from cometmq.testing import EmbeddedBroker
+from support.fake_cluster import HANG, FakeBroker, FakeCluster
+from support.spark_queries import PATIENCE
+from support.spark_topics import TopicKit
+
+pytestmark = pytest.mark.spark
+
+#: Where nobody will answer, and where somebody has to, on a machine that does many things at once (milliseconds).
+SHORT, ENOUGH = "50", "150"
+
+
+@pytest.fixture(autouse=True)
+def links_end_with_the_test() -> Iterator[None]:
+    yield
+    close_links()
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[FakeCluster]:
+    async with FakeCluster("broker-a", "broker-b") as running:
+        yield running
+        await asyncio.to_thread(close_links)
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server of which the kernel takes connections and what is sent, and nobody reads it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def send(bodies: list[bytes], nameserver: str, columns: dict[str, Any] | None = None, **options: str) -> SinkTask:
+    """Run a task of the sink for rows with these bodies."""
+    given = parse({"nameServer": nameserver, "topic": "T", **options})
+    with SinkTask(given, "query", 0, 0) as task:
+        task.send(pa.record_batch({"body": pa.array(bodies, pa.binary()), **(columns or {})}))
+        task.finish()
+    return task
+
+
+def rows_of(broker: FakeBroker) -> list[bytes]:
+    return [item.body for request in broker.sends for item in decode_batch(request.body)]
+
+
+async def test_a_request_that_is_not_answered_is_sent_again_after_its_timeout(cluster: FakeCluster) -> None:
+    cluster.known = {"broker-a"}
+    broker = cluster["broker-a"]
+    broker.script.append(HANG)
+    began = time.monotonic()
+    await asyncio.to_thread(send, [b"x", b"y"], cluster.nameserver, sendTimeoutMs="100", requestTimeoutMs="60000")
+    assert time.monotonic() - began < 8  # the default of a single request is 10 s
+    assert len(broker.sends) >= 2
+    assert {request.body for request in broker.sends} == {broker.sends[0].body}  # with the same unique keys
+
+
+@pytest.mark.parametrize(
+    ("options", "requests"),
+    [({"maxInFlightBytes": "3600"}, 3), ({"maxInFlight": "2"}, 2), ({"maxInFlightBytes": "1"}, 1)],
+    ids=["bytes", "requests", "less than a row"],
+)
+async def test_no_more_is_on_the_way_than_told(cluster: FakeCluster, options: dict[str, str], requests: int) -> None:
+    cluster.known = {"broker-a"}
+    broker = cluster["broker-a"]
+    broker.gate.clear()
+    bodies = [b"%04d" % number * 250 for number in range(12)]
+    running = asyncio.create_task(asyncio.to_thread(send, bodies, cluster.nameserver, sendBytes="1", **options))
+    async with asyncio.timeout(PATIENCE):
+        while len(broker.sends) < requests:  # noqa: ASYNC110 - the broker tells nobody
+            await asyncio.sleep(0.005)
+    # What the task has written so far is before this on the connection.
+    link = link_to(parse({"nameServer": cluster.nameserver, "topic": "T"}).access)
+    question = link.client.remoting.request(broker.address, RequestCode.GET_MAX_OFFSET)
+    await asyncio.wrap_future(link.submit(question))
+    assert len(broker.sends) == requests
+    broker.gate.set()
+    assert (await running).requests == 12
+    assert sorted(rows_of(broker)) == bodies
+    largest = max(len(request.body) for request in broker.sends)
+    assert broker.most_unanswered <= max(int(options.get("maxInFlightBytes", 1 << 20)), largest)
+
+
+@pytest.mark.parametrize("column", [None, "shardingKey"])
+def test_a_silent_nameserver_is_named(silent: str, column: str | None) -> None:
+    columns = {column: pa.array(["k"])} if column else None
+    options = {"requestTimeoutMs": "90", "sendTimeoutMs": SHORT, "sendRetries": "0"}
+    began = time.monotonic()
+    with pytest.raises(NotSent) as raised:
+        send([b"x"], silent, columns, **options)
+    assert time.monotonic() - began < 2.5
+    for text in ("for topic T could not be sent", f"{silent} did not answer", "check the option nameServer"):
+        assert text in str(raised.value)
+    assert "raise requestTimeoutMs or sendRetries" in str(raised.value)
+
+
+@pytest.mark.parametrize("column", [None, "queueId"])
+async def test_a_silent_broker_is_named(cluster: FakeCluster, silent: str, column: str | None) -> None:
+    cluster.known = {"broker-a"}
+    cluster.addresses["broker-a"] = silent
+    columns = {column: pa.array([1], pa.int32())} if column else None
+    began = time.monotonic()
+    with pytest.raises(NotSent) as raised:
+        await asyncio.to_thread(send, [b"x"], cluster.nameserver, columns, sendTimeoutMs=SHORT, sendRetries="0")
+    assert time.monotonic() - began < 2.5
+    for text in ("row 0 of partition 0 for topic T", "could not be sent: ", f"{silent} did not answer"):
+        assert text in str(raised.value)
+    assert "the address that it registers (brokerIP1); or raise sendTimeoutMs or sendRetries" in str(raised.value)
+
+
+async def test_rows_go_to_another_broker_when_one_is_silent(cluster: FakeCluster, silent: str) -> None:
+    cluster.addresses["broker-a"] = silent
+    bodies = [b"%03d" % number for number in range(100)]
+    # However many requests there are, each meets the silent one once at most.
+    options = {"sendBytes": "1", "sendTimeoutMs": ENOUGH, "requestTimeoutMs": ENOUGH, "sendRetries": "2"}
+    task = await asyncio.to_thread(send, bodies, cluster.nameserver, **options)
+    assert task.requests == 100
+    assert sorted(set(rows_of(cluster["broker-b"]))) == bodies
+
+
+def test_a_silent_nameserver_before_one_that_answers(
+    silent: str, broker: EmbeddedBroker, topics: TopicKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = topics.make("T_sink_of_two_nameservers", 1)
+    monkeypatch.setattr("cometmq.client.nameservers.random.shuffle", lambda addresses: None)
+    began = time.monotonic()
+    options = {"topic": topic, "requestTimeoutMs": "500", "sendTimeoutMs": ENOUGH}
+    send([b"x", b"y"], f"{silent};{broker.nameserver}", **options)
+    assert time.monotonic() - began < 2.5
+    assert topics.ends(topic) == {0: 2}
