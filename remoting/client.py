@@ -8,8 +8,9 @@ NettyRemotingClient.
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
+
+import msgspec
 
 from cometmq.protocol.codes import ResponseCode, request_name
 from cometmq.protocol.command import SerializeType
@@ -38,8 +39,7 @@ CLOSE_WAIT = 1.0
 ExtHook = Callable[[int, Header | None, Body, Mapping[str, str] | None], Mapping[str, str] | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientOptions:
+class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a client connects and asks. Times are seconds."""
 
     connect_timeout: float = 3.0  # com.rocketmq.remoting.client.connect.timeout
@@ -53,7 +53,7 @@ class ClientOptions:
     #: Header form of requests. Every RocketMQ peer reads JSON and ROCKETMQ.
     kind: SerializeType = SerializeType.JSON
     tls: "ClientTlsOptions | None" = None
-    limits: Limits = field(default_factory=Limits)
+    limits: Limits = Limits()
 
 
 class RemotingClient:

@@ -1,6 +1,6 @@
 """What a connection may cost: every limit has a name, a unit and a reason."""
 
-from dataclasses import dataclass
+import msgspec
 
 from cometmq.protocol.frame import MAX_FRAME
 
@@ -8,8 +8,7 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the connections of one server or client. Sizes are bytes, times are seconds."""
 
     #: Longest frame that is accepted, its length word included.

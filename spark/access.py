@@ -4,29 +4,32 @@ A frozen value that the driver makes from the options and that goes to every exe
 is done with it is in `link`. RocketMQ's ClientConfig.
 """
 
-from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
 
 from cometmq.protocol import namespaces
 
 #: The group of those who name none: brokers count reads by group, and refuse requests without one.
 DEFAULT_GROUP = "spark-cometmq"
 
+_SECRETS: Final = frozenset({"secret_key", "security_token", "tls_key_password"})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+
+class Access(msgspec.Struct, frozen=True, kw_only=True):
     """Where the cluster is and who asks. Secrets are left out of its text."""
 
     #: Each as `host:port`.
     name_servers: tuple[str, ...]
     access_key: str = ""
-    secret_key: str = field(default="", repr=False)
-    security_token: str | None = field(default=None, repr=False)
+    secret_key: str = ""
+    security_token: str | None = None
     tls: bool = False
     #: PEM files; they have to be at these paths on every executor.
     tls_ca: str | None = None
     tls_cert: str | None = None
     tls_key: str | None = None
-    tls_key_password: str | None = field(default=None, repr=False)
+    tls_key_password: str | None = None
     #: False: whoever answers is trusted.
     tls_verify: bool = True
     namespace: str = ""
@@ -34,6 +37,12 @@ class Access:
     request_timeout: float = 3.0
     #: As the user names it.
     group: str = DEFAULT_GROUP
+
+    def __repr__(self) -> str:
+        return f"Access({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [(name, getattr(self, name)) for name in self.__struct_fields__ if name not in _SECRETS]
 
     @property
     def wire_group(self) -> str:

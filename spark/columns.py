@@ -6,9 +6,9 @@ gets by without it. RocketMQ's MessageExt; the fixed schema of Kafka's source.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -68,8 +68,7 @@ def full_schema(include_properties: bool = True, properties_as_json: bool = Fals
     return StructType(fields)
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(msgspec.Struct, frozen=True):
     """The columns of one query, in its order. Pickles with the reader."""
 
     schema: StructType

@@ -6,9 +6,9 @@ their end together and none holds the watermark back. Kafka's KafkaMicroBatchStr
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
 from cometmq.spark.queue_range import QueueId
@@ -17,8 +17,7 @@ from cometmq.spark.queue_range import QueueId
 MAX_TRIGGER_DELAY: Final = 15 * 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """What the options say about the size of a batch."""
 
     max_offsets: int | None = None

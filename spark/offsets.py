@@ -7,8 +7,9 @@ compares texts, hence the fixed order of keys. Nothing here asks the cluster. Ka
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.queue_range import QueueId, QueueRange
@@ -23,12 +24,11 @@ INITIAL: Final[dict[str, Any]] = {"v": VERSION, "init": True}
 Nested = dict[str, dict[str, dict[str, int]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Offsets:
+class Offsets(msgspec.Struct, frozen=True):
     """The end of a batch in each queue, and its beginning where the batch before does not say it."""
 
     ends: Mapping[QueueId, int]
-    begins: Mapping[QueueId, int] = field(default_factory=dict)
+    begins: Mapping[QueueId, int] = {}
 
     def to_json(self) -> dict[str, Any]:
         """What Spark is given. Its keys come in their order, and a text made of it is canonical."""

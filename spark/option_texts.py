@@ -7,8 +7,9 @@ flag or a duration, or an error that names the option; and a name that nobody de
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.spark.errors import OptionError
 
@@ -19,8 +20,7 @@ _SECONDS: Final = {"m": 60.0, "h": 3600.0, "d": 86400.0, "s": 1.0}
 _OF_SPARK: Final = ("checkpointlocation", "queryname")
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """One option: its name, what it does, and what counts when it is not given."""
 
     name: str

@@ -8,8 +8,9 @@ one, of Kafka's source where that has one, and else our own.
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.client.nameservers import configured_addresses
 from cometmq.spark.access import DEFAULT_GROUP, Access
@@ -96,8 +97,7 @@ _STREAM_PATIENCE: Final = 120.0
 _BATCH_PATIENCE: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(msgspec.Struct, frozen=True, kw_only=True):
     """What a query of the source asks for."""
 
     access: Access

@@ -4,13 +4,12 @@ Spark checks every row again, so pruning may leave too much and must never take 
 meet count; `or` never gets here. Mirrors what Spark's file sources do with partition filters.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from pyspark.sql.datasource import (
     EqualNullSafe,
     EqualTo,
@@ -36,8 +35,7 @@ TIME_MARGIN: Final = 60_000
 _PLAIN_TAG: Final = re.compile(r"[^\s|*]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(msgspec.Struct, frozen=True):
     """What can be left out. None: no condition."""
 
     topics: frozenset[Any] | None = None
@@ -63,7 +61,7 @@ class Pruning:
         """The same with the tags left to the brokers, if the user did not choose others."""
         if not self.tags or options.is_filtered or not all(_is_plain(tag) for tag in self.tags):
             return options
-        return dataclasses.replace(options, sub_expression=" || ".join(sorted(self.tags)))
+        return msgspec.structs.replace(options, sub_expression=" || ".join(sorted(self.tags)))
 
     def narrowed(self, ranges: Sequence[QueueRange], cluster: "Cluster", patience: float) -> list[QueueRange]:
         """The part of the ranges that can have matching rows."""
@@ -135,7 +133,7 @@ def _within(pruning: Pruning, name: str, values: frozenset[Any]) -> Pruning:
 
 def _changed(pruning: Pruning, name: str, value: Any) -> Pruning:
     change: dict[str, Any] = {name: value}
-    return dataclasses.replace(pruning, **change)
+    return msgspec.structs.replace(pruning, **change)
 
 
 def _between(pruning: Pruning, condition: Filter, low: str, high: str, at: int, after: int) -> Pruning:

@@ -3,8 +3,9 @@
 A frozen value, made by the driver from the user's options and pickled with the reader. Nothing heavy is imported here.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 ALL: Final = "*"
 TAG, SQL92 = "TAG", "SQL92"
@@ -15,8 +16,7 @@ MASTER, SLAVE = "master", "slave"
 FAIL, SKIP, RAW = "fail", "skip", "raw"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOptions:
+class ReadOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a task reads its ranges."""
 
     #: Tags (`a || b`) or an expression of SQL92; `*` is everything.

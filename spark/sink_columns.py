@@ -4,9 +4,9 @@ Checked in the driver, before a task starts. What becomes of their values is in 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import msgspec
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -62,8 +62,7 @@ COLUMNS: Final[dict[str, SinkColumn]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SinkColumns:
+class SinkColumns(msgspec.Struct, frozen=True):
     """Which columns a DataFrame has. Pickles with the writer."""
 
     names: frozenset[str]

@@ -7,8 +7,9 @@ DefaultMQProducer has the same under other names.
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.protocol import names
 from cometmq.protocol.errors import CometMQError
@@ -35,8 +36,7 @@ SINK: Final = ACCESS | declared(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
+class SinkOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How rows are sent."""
 
     access: Access

@@ -6,10 +6,10 @@ gets the same partitions. Kafka's KafkaOffsetRangeCalculator, and the grouping t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 from pyspark.sql.datasource import InputPartition
 
 from cometmq.spark.queue_range import QueueRange
@@ -18,8 +18,7 @@ from cometmq.spark.queue_range import QueueRange
 MIN_RECORDS: Final = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Splitting:
+class Splitting(msgspec.Struct, frozen=True):
     """What the options say about partitions."""
 
     #: As many partitions at least, if there are as many messages.

@@ -8,10 +8,11 @@ offset that a query's progress shows. Kafka's KafkaOffsetRangeLimit.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum
 from typing import Any, Final
+
+import msgspec
 
 from cometmq.spark.errors import OptionError
 from cometmq.spark.queue_range import QueueId
@@ -29,8 +30,7 @@ class End(IntEnum):
     LATEST = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(msgspec.Struct, frozen=True):
     """Numbers for queues as the JSON of an option gives them: offsets or times."""
 
     option: str
@@ -53,28 +53,25 @@ class Numbers:
         return {topic for topic, _, _ in self.rules}
 
 
-@dataclass(frozen=True, slots=True)
-class AtEnd:
+class AtEnd(msgspec.Struct, frozen=True):
     """All queues from their first message on, or from after their last one."""
 
     end: End
 
 
-@dataclass(frozen=True, slots=True)
-class AtOffsets:
+class AtOffsets(msgspec.Struct, frozen=True):
     """Each queue at an offset of its own; -2 and -1 stand for its ends."""
 
     numbers: Numbers
 
 
-@dataclass(frozen=True, slots=True)
-class AtTime:
+class AtTime(msgspec.Struct, frozen=True):
     """Each queue at the first message that was stored at a time or later (milliseconds)."""
 
     option: str
     #: For all queues; else `numbers` has them.
     time: int | None = None
-    numbers: Numbers = field(default_factory=lambda: Numbers("", {}))
+    numbers: Numbers = msgspec.field(default_factory=lambda: Numbers("", {}))
     #: Whether a queue that has no such message is taken from its end; otherwise it is an error.
     or_latest: bool = False
 

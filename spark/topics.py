@@ -6,8 +6,9 @@ Only the choice as the user made it; which topics there are, `cluster` asks. Kaf
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from cometmq.protocol import names
 from cometmq.spark.errors import OptionError
@@ -16,8 +17,7 @@ from cometmq.spark.queue_range import QueueId
 _EXAMPLE: Final = '{"topic":{"broker-a":[0,1]}}'
 
 
-@dataclass(frozen=True, slots=True)
-class Topics:
+class Topics(msgspec.Struct, frozen=True):
     """A choice of topics. `names`, `pattern` or `queues` says it; `option` is where the user did."""
 
     option: str
