@@ -140,7 +140,7 @@ async def test_a_slave_that_may_not_be_read_is_left_alone(readable: ReadableClus
 
 async def test_a_silent_slave_costs_a_process_one_timeout(readable: ReadableCluster) -> None:
     readable.slave.swallows = 1000
-    options = {**ONE_BY_ONE, "nameServer": readable.address("names"), "pullTimeoutMs": "200", "pullRetries": "5"}
+    options = {**ONE_BY_ONE, "nameServer": readable.address("names"), "pullTimeoutMs": "100", "pullRetries": "5"}
     assert await asyncio.to_thread(read, **options) == [b"master"] * MESSAGES
     asked = readable.slave.pulls
     assert asked <= MESSAGES  # those that were under way at once
@@ -280,7 +280,7 @@ class Running:
 
 async def test_a_running_query_goes_on_past_a_silent_nameserver_and_broker(cluster: FakeCluster) -> None:
     with TcpProxy(cluster.nameserver) as names, TcpProxy(cluster["broker-a"].address) as broker:
-        query = Running(cluster, names, broker, requestTimeoutMs=ENOUGH)
+        query = Running(cluster, names, broker, requestTimeoutMs="100")
         await query.begin()
         names.freeze()
         cluster["broker-a"].max_offset = 2
@@ -296,7 +296,7 @@ async def test_a_running_query_goes_on_past_a_silent_nameserver_and_broker(clust
 @pytest.mark.parametrize("who", ["names", "broker"])
 async def test_a_running_query_ends_when_somebody_stays_silent(cluster: FakeCluster, who: str) -> None:
     with TcpProxy(cluster.nameserver) as names, TcpProxy(cluster["broker-a"].address) as broker:
-        query = Running(cluster, names, broker, requestTimeoutMs=ENOUGH, unreachableTimeout="50ms")
+        query = Running(cluster, names, broker, requestTimeoutMs="100", unreachableTimeout="50ms")
         await query.begin()
         proxy = names if who == "names" else broker
         proxy.freeze()
@@ -312,7 +312,7 @@ async def test_one_of_two_nameservers_is_silent(
 ) -> None:
     monkeypatch.setattr("cometmq.client.nameservers.random.shuffle", lambda addresses: None)
     servers = [silent, readable.address("names")] if silent_first else [readable.address("names"), silent]
-    options = {"nameServer": ";".join(servers), "requestTimeoutMs": "500"}
+    options = {"nameServer": ";".join(servers), "requestTimeoutMs": "300"}
     began = time.monotonic()
     for call in ("load", "start", "latestOffset", "batch"):
         await asyncio.to_thread(PLANNING[call], **options)
