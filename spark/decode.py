@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cometmq.protocol import sysflag
 from cometmq.protocol.checksum import CRC_MASK, raw_crc32
@@ -25,6 +24,7 @@ from cometmq.spark.native import Layout
 from cometmq.spark.property_table import OddProperties, PropertyTable
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.read_options import FAIL
+from cometmq.spark.slices import flags_of, numbers, texts
 
 #: Columns that come out of the properties.
 _FROM_PROPERTIES: Final = frozenset({"tags", "keys", "properties", "msgId"})
@@ -113,17 +113,17 @@ class Decoder:
     def _together(self, frame: Frame, slow: Ints, data: bytes, starts: Ints, owners: Ints) -> pa.RecordBatch:
         if not len(slow):
             return self._fast_batch(frame)[0]
-        rows, numbers = [], []
+        rows, places = [], []
         for number in slow.tolist():
             found = slow_rows(data, int(starts[number]), frame.pieces[owners[number]].source, self._slow)
             rows += found
-            numbers += [number] * len(found)
+            places += [number] * len(found)
         late = slow_batch(rows, self._columns, self.schema)
         if not len(frame.rows):
             return late
         batch, kept = self._fast_batch(frame)
-        order = np.argsort(np.concatenate([kept, np.array(numbers, dtype=np.int64)]), kind="stable")
-        return pa.concat_batches([batch, late]).take(pa.array(order))
+        order = np.argsort(np.concatenate([kept, np.array(places, dtype=np.int64)]), kind="stable")
+        return pa.concat_batches([batch, late]).take(numbers(order))
 
     def _fast_batch(self, frame: Frame) -> tuple[pa.RecordBatch, Ints]:
         """The rows that go the fast way, and their numbers among the records."""
@@ -133,12 +133,14 @@ class Decoder:
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if not self._tags:
             return batch, frame.rows
+        import pyarrow.compute as pc  # here, because it takes long to load and few queries need it
+
         # Brokers compare hash codes of tags: another tag of the same code may have come.
-        fits = pc.is_in(frame.property("TAGS"), value_set=pa.array(sorted(self._tags), pa.string()))
-        return batch.filter(fits), frame.rows[fits.to_numpy(zero_copy_only=False)]
+        fits = pc.is_in(frame.property("TAGS"), value_set=texts(sorted(self._tags)))
+        return batch.filter(fits), frame.rows[flags_of(fits)]
 
     def _empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays([pa.array([], kind) for kind in self.schema.types], schema=self.schema)
+        return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in self.schema.types], schema=self.schema)
 
 
 def decode(data: bytes, columns: Columns, source: QueueRange) -> pa.RecordBatch:

@@ -10,7 +10,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from cometmq.protocol import namespaces, sysflag
 from cometmq.protocol import properties as props
@@ -19,7 +18,7 @@ from cometmq.spark.heads import Heads, Ints
 from cometmq.spark.irregular import MAX_MILLIS, host_text, json_text
 from cometmq.spark.property_table import PropertyTable
 from cometmq.spark.queue_range import QueueRange
-from cometmq.spark.slices import constant, fixed_width, of_codes, slices
+from cometmq.spark.slices import constant, fixed_width, numbers, of_codes, slices, values_of
 
 _HEX: Final = np.frombuffer(b"".join(b"%02X" % number for number in range(256)), dtype="<u2")
 
@@ -76,8 +75,8 @@ class Frame:
                 if matrix is None or (matrix == matrix[0]).all():
                     self._topics = np.zeros(len(starts), np.int8), [bytes(texts[0]) if width else b""]
                     return self._topics
-            encoded = pc.dictionary_encode(slices(self.data, starts, ends, pa.binary()))
-            self._topics = encoded.indices.to_numpy(zero_copy_only=False), encoded.dictionary.to_pylist()
+            encoded = slices(self.data, starts, ends, pa.binary()).dictionary_encode()
+            self._topics = values_of(encoded.indices), encoded.dictionary.to_pylist()
         return self._topics
 
     def rows_with_odd_topics(self) -> Ints:
@@ -105,22 +104,22 @@ class Frame:
         flags = self.fields["sys_flag"].astype(np.int32)
         # Bodies come decompressed, so the flag says that they are plain; an empty body was never compressed.
         flags[self.heads.body_ends > self.heads.body_starts] &= ~sysflag.COMPRESSED
-        return pa.array(flags)
+        return numbers(flags)
 
     def number_column(self, field: str, kind: str) -> pa.Array:
-        return pa.array(self.fields[field].astype(kind))
+        return numbers(self.fields[field].astype(kind))
 
     def time_column(self, field: str) -> pa.Array:
         millis = np.clip(self.fields[field].astype(np.int64), -MAX_MILLIS, MAX_MILLIS)
-        return pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC"))
+        return numbers(millis * 1000).view(pa.timestamp("us", tz="UTC"))
 
     def host_column(self, field: str) -> pa.Array:
         hosts = self.fields[field].astype(np.uint64)
         if (hosts == hosts[0]).all():
             return constant(host_text(hosts[:1].tobytes()), len(self))
-        encoded = pc.dictionary_encode(pa.array(hosts))
-        known = encoded.dictionary.to_numpy()
-        return of_codes(encoded.indices.to_numpy(zero_copy_only=False), [host_text(host.tobytes()) for host in known])
+        encoded = numbers(hosts).dictionary_encode()
+        known = [host_text(host.tobytes()) for host in values_of(encoded.dictionary)]
+        return of_codes(values_of(encoded.indices), known)
 
     def id_column(self) -> pa.Array:
         """The unique key that the producer made, else the place of the message in its broker's log."""
@@ -131,7 +130,7 @@ class Frame:
         packed[:, 0] = self.fields["store_host"]
         packed[:, 1] = self.fields["physical_offset"].astype(">i8").view(np.uint64)
         digits = _HEX[packed.view(np.uint8)].view(np.uint8)
-        return pc.coalesce(keys, fixed_width(digits))
+        return keys.fill_null(fixed_width(digits))
 
     def properties_column(self) -> pa.Array:
         if self.columns.properties_as_json:

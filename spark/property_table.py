@@ -13,9 +13,8 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from cometmq.spark.slices import every, slices
+from cometmq.spark.slices import every, numbers, slices, values_of
 
 Ints: TypeAlias = npt.NDArray[Any]
 
@@ -70,7 +69,7 @@ class PropertyTable:
         else:
             kept = np.flatnonzero(full)
             self.offsets = np.searchsorted(kept, self.offsets).astype(np.int32)
-            names, values = pa.array(4 * kept), pa.array(4 * kept + 2)
+            names, values = numbers(4 * kept), numbers(4 * kept + 2)
         self.names: pa.StringArray = array.take(names)
         self.values: pa.StringArray = array.take(values)
 
@@ -81,8 +80,8 @@ class PropertyTable:
             if len(set(self._row)) < len(self._row):
                 raise OddProperties(np.arange(self.count))
             return
-        encoded = pc.dictionary_encode(self.names)
-        self._codes = encoded.indices.to_numpy(zero_copy_only=False)
+        encoded = self.names.dictionary_encode()
+        self._codes = values_of(encoded.indices)
         self._known: list[str] = encoded.dictionary.to_pylist()
         self._pair_rows = np.repeat(np.arange(self.count), np.diff(self.offsets))
         doubled = self._with_doubled_names()
@@ -126,7 +125,7 @@ class PropertyTable:
         found = np.flatnonzero(self._codes == self._known.index(name))
         at = np.full(self.count, -1, dtype=np.int64)
         at[self._pair_rows[found]] = found
-        return self.values.take(pa.array(at, mask=at < 0))
+        return self.values.take(numbers(at, at >= 0))
 
     def as_map(self, kind: pa.MapType) -> pa.MapArray:
         """For each record all of its properties."""
