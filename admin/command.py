@@ -139,7 +139,7 @@ async def _run(
     properties: SystemProperties,
 ) -> None:
     from cometmq.client import connect
-    from cometmq.client.nameservers import configured_addresses
+    from cometmq.client.addresses import configured_addresses
     from cometmq.remoting.errors import BadAddress
     from cometmq.remoting.tls import ClientTlsOptions
 

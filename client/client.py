@@ -13,10 +13,11 @@ from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, cast
 
+from cometmq.client.addresses import configured_addresses, lookup_url
 from cometmq.client.errors import BrokerError, ClientError, Closed, GroupInUse
 from cometmq.client.heartbeat import Heartbeats
 from cometmq.client.identity import client_id, local_address, own_instance_name
-from cometmq.client.nameservers import Nameservers, configured_addresses, lookup_url
+from cometmq.client.nameservers import Nameservers
 from cometmq.client.requests import Credentials, RequestKeys, fixed_keys
 from cometmq.client.routes import Routes, TopicRoute
 from cometmq.client.scheduler import Scheduler
@@ -279,7 +280,7 @@ class Client:
         self._serve_brokers()
 
     def _serve_brokers(self) -> "ServerRequests":
-        """Answer what brokers ask of members, from the first one on: of a client without members no broker knows."""
+        """Answer what brokers ask of members, from the first one on: before, it concerns nobody."""
         if self._server_requests is None:
             from cometmq.client.server_requests import ServerRequests
 

@@ -4,11 +4,13 @@ Three branches: `ClientError` (this side), `TransportError` (the way; see `comet
 (what a server answered). All are `CometMQError`s with `code`, `retriable` and `remedy`.
 """
 
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from cometmq.protocol.codes import ResponseCode, request_name
 from cometmq.protocol.errors import CometMQError
-from cometmq.remoting.pending import Answer
+
+if TYPE_CHECKING:
+    from cometmq.remoting.pending import Answer
 
 
 class ClientError(CometMQError):
@@ -137,7 +139,7 @@ class BrokerError(CometMQError):
             BrokerError.by_code[int(code)] = cls
 
     @staticmethod
-    def of(answer: Answer, address: str) -> "BrokerError":
+    def of(answer: "Answer", address: str) -> "BrokerError":
         """The error that an answer stands for."""
         kind = BrokerError.by_code.get(answer.code, BrokerError)
         return kind(answer.code, answer.remark, address, answer.request_code)

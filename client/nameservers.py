@@ -7,13 +7,12 @@ of NettyRemotingClient, and TopAddressing.
 
 import asyncio
 import logging
-import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
+from cometmq.client.addresses import configured_addresses
 from cometmq.client.errors import NoNameserver
 from cometmq.protocol.header import Header
-from cometmq.remoting.address import parse_addresses
 from cometmq.remoting.client import RemotingClient
 from cometmq.remoting.errors import BadAddress, TransportError
 from cometmq.remoting.pending import Answer
@@ -24,31 +23,6 @@ log = logging.getLogger(__name__)
 LOOKUP_TIMEOUT = 3.0
 #: A list of addresses is not longer than this, in bytes.
 MAX_LIST = 64 * 1024
-
-
-def configured_addresses(given: str | Iterable[str] | None, environ: Mapping[str, str] = os.environ) -> list[str]:
-    """The nameservers by argument, else by `rocketmq.namesrv.addr` or `NAMESRV_ADDR` of the environment."""
-    if given is None:
-        given = environ.get("ROCKETMQ_NAMESRV_ADDR") or environ.get("NAMESRV_ADDR") or ""
-    texts = [given] if isinstance(given, str) else list(given)
-    addresses: list[str] = []
-    for text in texts:
-        for entry in text.replace(",", ";").split(";"):
-            # RocketMQ's instances in the cloud write http://host:port.
-            if address := entry.strip().rpartition("/")[2]:
-                parse_addresses(address)
-                addresses.append(address)
-    return list(dict.fromkeys(addresses))
-
-
-def lookup_url(environ: Mapping[str, str] = os.environ, unit: str = "") -> str | None:
-    """The address server's URL, when one is named by `rocketmq.namesrv.domain` of the environment."""
-    domain = environ.get("ROCKETMQ_NAMESRV_DOMAIN")
-    if not domain:
-        return None
-    host = domain if ":" in domain else f"{domain}:8080"
-    path = environ.get("ROCKETMQ_NAMESRV_DOMAIN_SUBGROUP") or "nsaddr"
-    return f"http://{host}/rocketmq/{path}" + (f"-{unit}?nofix=1" if unit else "")
 
 
 class Nameservers:

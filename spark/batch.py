@@ -11,7 +11,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from cometmq.spark.columns import Columns
-from cometmq.spark.options import Options, parse
 from cometmq.spark.pruning import EVERYTHING, Pruning, pruning_by
 from cometmq.spark.queue_range import QueueRange
 from cometmq.spark.splits import RangesPartition, partitions
@@ -19,11 +18,15 @@ from cometmq.spark.splits import RangesPartition, partitions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from cometmq.spark.source_options import Options
+
 
 class BatchReader(DataSourceReader):
     """One scan of a batch query."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        from cometmq.spark.options import parse  # here: an executor gets what comes of it
+
         self._options: Options = parse(options)
         self._options.check_for_batch()
         self._columns = Columns.of(schema)

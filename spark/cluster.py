@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cometmq.client.admin import Admin
+from cometmq.client.admin.offsets import OffsetAdmin
 from cometmq.client.consumer.pulling import PullRequest, Pulls
 from cometmq.client.consumer.subscriptions import Sql, subscription_data
 from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, TopicNotFound
@@ -66,7 +66,7 @@ class Cluster:
         self._access = access
         self._topics = topics
         self._link = link_to(access)
-        self._admin: Admin = self._link.client.admin(request_timeout=access.request_timeout)
+        self._admin = OffsetAdmin(self._link.client, request_timeout=access.request_timeout)
 
     # Which queues there are
 

@@ -4,7 +4,6 @@ What an option means is told where it is declared (`options`, and the sink's own
 flag or a duration, or an error that names the option; and a name that nobody declared is refused.
 """
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -47,6 +46,8 @@ class OptionTexts:
         for name in self._given:
             if name in self._known or name in _OF_SPARK:
                 continue
+            import difflib  # only for what is misspelt
+
             close = difflib.get_close_matches(name, self._known, n=1)
             hint = f"did you mean {self._known[close[0]].name}?" if close else f"there are {', '.join(self._names())}"
             raise OptionError(name, "", f"there is no such option; {hint}")

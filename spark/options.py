@@ -1,8 +1,8 @@
 """The options of the source: every one declared, parsed and checked once, before anything is read.
 
-`Options` is a frozen value that pickles with the reader. `ACCESS` is shared with the sink. Nothing here asks the
-cluster: whether a topic exists is `cluster`'s business. The names are those of RocketMQ's old connector where it had
-one, of Kafka's source where that has one, and else our own.
+What comes of them is in `source_options`: executors get that and need nothing of this. `ACCESS` is shared with the
+sink. Nothing here asks the cluster: whether a topic exists is `cluster`'s business. The names are those of RocketMQ's
+old connector where it had one, of Kafka's source where that has one, and else our own.
 """
 
 import hashlib
@@ -10,16 +10,15 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-import msgspec
-
-from cometmq.client.nameservers import configured_addresses
+from cometmq.client.addresses import configured_addresses
 from cometmq.spark.access import DEFAULT_GROUP, Access
 from cometmq.spark.errors import OptionError
 from cometmq.spark.limits import Limits
 from cometmq.spark.option_texts import Option, OptionTexts, declared
 from cometmq.spark.read_options import FAIL, MASTER, RAW, SKIP, SLAVE, SQL92, TAG, ReadOptions
+from cometmq.spark.source_options import Options
 from cometmq.spark.splits import Splitting
-from cometmq.spark.starting import EARLIEST, LATEST, AtTime, Place, numbers_of_json, place_of_text, time_of_text
+from cometmq.spark.starting import LATEST, AtTime, Place, numbers_of_json, place_of_text, time_of_text
 from cometmq.spark.topics import Topics, topics_of_assign, topics_of_list, topics_of_pattern
 
 #: How the cluster is reached; the sink has them too.
@@ -95,55 +94,6 @@ _MAX_IDLE_WAIT: Final = 0.5
 #: How long streams and batches wait for a broker unless told otherwise, in seconds: somebody sits in front of a batch.
 _STREAM_PATIENCE: Final = 120.0
 _BATCH_PATIENCE: Final = 30.0
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query of the source asks for."""
-
-    access: Access
-    read: ReadOptions
-    topics: Topics
-    #: None: the default, which is the end for streams and the beginning for batches.
-    starting: Place | None
-    ending: Place
-    limits: Limits
-    splitting: Splitting
-    include_properties: bool
-    properties_as_json: bool
-    #: Whether a batch leaves out what the filters of its query exclude.
-    filter_push_down: bool
-    #: Whether the brokers are told how far the group is.
-    reports_progress: bool
-    #: Seconds.
-    discovery_interval: float
-    idle_wait: float
-    unreachable_timeout: float
-    #: Seconds that brokers may take to answer when a batch is planned.
-    batch_patience: float
-    #: Options that only batches, or only streams, have and that were given: the other kind refuses them.
-    batch_only: tuple[str, ...]
-    stream_only: tuple[str, ...]
-
-    def check_for_stream(self) -> None:
-        """Refuse what only a batch can do."""
-        for name in self.batch_only:
-            raise OptionError(name, "", "only spark.read has it, a stream does not; remove the option")
-
-    def check_for_batch(self) -> None:
-        """Refuse what only a stream can do: a limit that is none must not look like one."""
-        for name in self.stream_only:
-            raise OptionError(name, "", "only spark.readStream has it, a batch does not; remove the option")
-
-    @property
-    def stream_start(self) -> Place:
-        """Where a stream starts that has no checkpoint."""
-        return self.starting or LATEST
-
-    @property
-    def batch_start(self) -> Place:
-        if self.starting == LATEST:
-            raise OptionError("startingOffsets", "latest", "a batch would be empty; give earliest, offsets or a time")
-        return self.starting or EARLIEST
 
 
 def access_of(texts: OptionTexts, group: str = DEFAULT_GROUP) -> Access:

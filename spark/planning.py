@@ -17,10 +17,10 @@ from cometmq.spark.frontier import Frontier
 from cometmq.spark.limits import Limits, ends_within
 from cometmq.spark.offsets import Offsets as Position
 from cometmq.spark.offsets import is_initial, parse, topics_of
-from cometmq.spark.options import Options
 from cometmq.spark.progress import Progress
 from cometmq.spark.queue_range import QueueId
 from cometmq.spark.resolving import resolve
+from cometmq.spark.source_options import Options
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 
 from cometmq.spark import offsets
 from cometmq.spark.columns import Columns
-from cometmq.spark.options import Options, parse
 from cometmq.spark.processes import is_main
 from cometmq.spark.splits import RangesPartition, partitions
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.spark.planning import Planner
+    from cometmq.spark.source_options import Options
 
 Offset = dict[str, Any]
 
@@ -48,7 +48,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Planner | None = None
 
     @cached_property
-    def _options(self) -> Options:
+    def _options(self) -> "Options":
+        from cometmq.spark.options import parse  # here: an executor gets what comes of it
+
         options = parse(self._given)
         options.check_for_stream()
         return options

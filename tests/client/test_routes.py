@@ -5,8 +5,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from cometmq.client.addresses import configured_addresses, lookup_url
 from cometmq.client.errors import NoBroker, NoNameserver, NoRoute
-from cometmq.client.nameservers import Nameservers, configured_addresses, lookup_url
+from cometmq.client.nameservers import Nameservers
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import Routes, TopicRoute, route_of, why_unwritable
 from cometmq.namesrv.address_server import AddressServer
