@@ -10,9 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from cometmq.client.admin.offsets import OffsetAdmin
-from cometmq.client.consumer.pulling import PullRequest, Pulls
-from cometmq.client.consumer.subscriptions import Sql, subscription_data
+from cometmq.client.admin.queues import QueueAdmin
 from cometmq.client.errors import BrokerError, ClientError, NoNameserver, NoRoute, TopicNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import namespaces
@@ -66,7 +64,7 @@ class Cluster:
         self._access = access
         self._topics = topics
         self._link = link_to(access)
-        self._admin = OffsetAdmin(self._link.client, request_timeout=access.request_timeout)
+        self._admin = QueueAdmin(self._link.client, request_timeout=access.request_timeout)
 
     # Which queues there are
 
@@ -82,6 +80,8 @@ class Cluster:
         """
         if how.expression_type != SQL92:
             return
+        from cometmq.client.consumer.subscriptions import Sql, subscription_data
+
         client = self._link.client
 
         async def ask(queue: MessageQueue) -> int:
@@ -202,6 +202,8 @@ class Cluster:
 
         A queue whose broker does not answer within so many seconds is taken to be like the others.
         """
+        from cometmq.client.consumer.pulling import PullRequest, Pulls  # here: most queries have no limit in bytes
+
         pulls = Pulls(self._link.client, self._access.wire_group)
 
         async def sample(queue: MessageQueue) -> int:

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from cometmq.client.admin.offsets import OffsetAdmin
+from cometmq.client.admin.queues import QueueAdmin
 from cometmq.client.errors import BrokerError, ClientError, NoRoute
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
@@ -58,7 +58,7 @@ class Progress:
 
     async def _commit(self, queue: QueueId, offset: int) -> None:
         place = MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
-        await OffsetAdmin(self._link.client).commit_offset(self._access.wire_group, place, offset)
+        await QueueAdmin(self._link.client).commit_offset(self._access.wire_group, place, offset)
 
     async def _introduce(self, offsets: Mapping[QueueId, int]) -> None:
         """Have the brokers make the group, if they do not have it: by its retry topic they find its figures.

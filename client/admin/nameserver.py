@@ -7,7 +7,7 @@ were tried.
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.client.admin.calls import AdminCalls
+from cometmq.client.admin.queues import QueueAdmin
 from cometmq.client.errors import BrokerError, OffsetNotFound
 from cometmq.protocol.bodies.config import ConfigText
 from cometmq.protocol.bodies.registration import KVTable
@@ -28,7 +28,7 @@ from cometmq.remoting.errors import TransportError
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 
-class NameserverAdmin(AdminCalls):
+class NameserverAdmin(QueueAdmin):
     """The part of the admin client for nameservers."""
 
     # KV config

@@ -6,7 +6,7 @@ import msgspec
 
 from cometmq.client.admin.errors import NoProgress
 from cometmq.client.admin.groups import GroupAdmin
-from cometmq.client.errors import OffsetNotFound, TopicNotFound
+from cometmq.client.errors import TopicNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
 from cometmq.protocol.bodies.message_queue import MessageQueue as WireQueue
@@ -14,14 +14,6 @@ from cometmq.protocol.bodies.offsets import ResetOffsetBody
 from cometmq.protocol.bodies.stats import ConsumeStats, ConsumeStatsList, OffsetWrapper
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.admin import GetBrokerConsumeStats, GetConsumeStats, ResetOffset
-from cometmq.protocol.requests.offsets import (
-    GetMaxOffset,
-    GetMinOffset,
-    OffsetAnswer,
-    QueryConsumerOffset,
-    SearchOffset,
-    UpdateConsumerOffset,
-)
 
 
 class MovedOffset(msgspec.Struct, frozen=True):
@@ -37,53 +29,7 @@ class MovedOffset(msgspec.Struct, frozen=True):
 class OffsetAdmin(GroupAdmin):
     """The part of the admin client for offsets."""
 
-    # Queues
-
-    async def max_offset(self, queue: MessageQueue) -> int:
-        """The offset that the next message of a queue gets."""
-        header = GetMaxOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return await self._offset(queue, RequestCode.GET_MAX_OFFSET, header)
-
-    async def min_offset(self, queue: MessageQueue) -> int:
-        """The offset of the oldest message that a queue has."""
-        header = GetMinOffset(topic=queue.topic, queue_id=queue.queue_id)
-        return await self._offset(queue, RequestCode.GET_MIN_OFFSET, header)
-
-    async def search_offset(self, queue: MessageQueue, timestamp: int) -> int:
-        """The offset of the first message that was stored at a time (milliseconds) or later."""
-        header = SearchOffset(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp)
-        return await self._offset(queue, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-
-    async def _offset(self, queue: MessageQueue, code: int, header: GetMaxOffset | GetMinOffset | SearchOffset) -> int:
-        answer = await self._ask(await self._master_for(queue), code, header)
-        return answer.header(OffsetAnswer).offset
-
-    async def _master_for(self, queue: MessageQueue) -> str:
-        """The address of a queue's master; the route is asked for when the broker is not known yet."""
-        brokers = self._client.routes.brokers
-        if queue.broker_name not in brokers.clusters:
-            await self.topic_route(queue.topic)
-        return brokers.master(queue.broker_name)
-
     # Groups
-
-    async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """The offset that a group has committed in a queue; None when it has none."""
-        header = QueryConsumerOffset(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
-        )
-        try:
-            answer = await self._ask(await self._master_for(queue), RequestCode.QUERY_CONSUMER_OFFSET, header)
-        except OffsetNotFound:
-            return None
-        return answer.header(OffsetAnswer).offset
-
-    async def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Set the offset of a group in a queue. Consumers that run overwrite it: reset it for those."""
-        header = UpdateConsumerOffset(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
-        )
-        await self._ask(await self._master_for(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header)
 
     async def consume_stats(
         self, group: str, topic: str | None = None, *, route_topic: str | None = None

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from cometmq.client.admin.errors import UnknownBroker
 from cometmq.client.admin.nameserver import NameserverAdmin
 from cometmq.client.errors import NotSupported, TopicNotFound
-from cometmq.client.queues import MessageQueue
-from cometmq.client.routes import route_of
 from cometmq.protocol import names
 from cometmq.protocol.bodies.lists import GroupList, TopicList
 from cometmq.protocol.bodies.message_queue import MessageQueue as WireQueue
@@ -133,11 +131,6 @@ class TopicAdmin(NameserverAdmin):
 
     # Looking
 
-    async def topics(self) -> list[str]:
-        """All topics, those of the system too."""
-        answer = await self._ask_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return TopicList.decode(answer.body).topic_list
-
     async def topics_of_cluster(self, cluster: str) -> list[str]:
         """The topics that a broker of the cluster has."""
         answer = await self._ask_nameserver(RequestCode.GET_TOPICS_BY_CLUSTER, GetTopicsByCluster(cluster=cluster))
@@ -194,10 +187,6 @@ class TopicAdmin(NameserverAdmin):
             found = await self._get(GroupList, address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, header)
             groups |= dict.fromkeys(found.group_list)
         return list(groups)
-
-    async def read_queues_of(self, topic: str, *, route_topic: str | None = None) -> list[MessageQueue]:
-        """The queues of a topic that can be read, sorted."""
-        return list(route_of(topic, await self.topic_route(route_topic or topic)).subscribe)
 
     async def masters_of_topic(self, topic: str) -> list[str]:
         """The addresses of a topic's masters."""
