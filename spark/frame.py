@@ -1,24 +1,26 @@
 """The records of a batch that go the fast way, and how each column is made of them: whole columns, by numpy and Arrow.
 
-`Frame` knows where things are in the pulled bytes; `native` has one whose columns have been laid out already.
+Here is what both kinds of frames share; `native` has the one whose columns were laid out in one pass, `numpy_frame` the
+one that cuts them out of the pulled bytes.
 """
 
 from collections.abc import Callable, Sequence
 from operator import methodcaller
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cometmq.protocol import namespaces, sysflag
+from cometmq.protocol import namespaces
 from cometmq.protocol import properties as props
-from cometmq.spark.columns import Columns
-from cometmq.spark.heads import Heads, Ints
-from cometmq.spark.irregular import MAX_MILLIS, host_text, json_text
-from cometmq.spark.property_table import PropertyTable
+from cometmq.protocol.message_id import unpack_host
+from cometmq.remoting.address import format_address
 from cometmq.spark.queue_range import QueueRange
-from cometmq.spark.slices import constant, fixed_width, numbers, of_codes, slices, values_of
+from cometmq.spark.slices import constant, fixed_width, flags_of, numbers, of_codes, texts, values_of
+
+#: numpy's types do not follow what is computed with arrays, so their names are for people.
+Ints: TypeAlias = npt.NDArray[Any]
 
 _HEX: Final = np.frombuffer(b"".join(b"%02X" % number for number in range(256)), dtype="<u2")
 
@@ -33,59 +35,45 @@ class Piece(NamedTuple):
 class Frame:
     """The records of a batch that go the fast way."""
 
-    properties: PropertyTable
-
-    def __init__(
-        self,
-        data: bytes,
-        heads: Heads,
-        rows: Ints,
-        owners: Ints,
-        pieces: Sequence[Piece],
-        namespace: str,
-        columns: Columns,
-        schema: pa.Schema,
-    ) -> None:
-        self.data = data
-        self.heads = heads
-        self.fields = heads.fields
-        #: Their numbers among all records.
-        self.rows = rows
-        self.owners = owners
-        self.pieces = pieces
-        self.namespace = namespace
-        self.columns = columns
-        self.schema = schema
-        self._topics: tuple[npt.NDArray[Any], list[bytes]] | None = None
+    data: bytes
+    pieces: Sequence[Piece]
+    namespace: str
+    schema: pa.Schema
+    #: The columns of the records' fixed parts by name.
+    fields: Any
+    #: Their numbers among all records.
+    rows: Ints
+    #: The piece of each record.
+    owners: Ints
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def property(self, name: str) -> pa.Array:
-        return self.properties.value_of(name)
+    # What each kind does in its own way
 
-    def topics(self) -> tuple[npt.NDArray[Any], list[bytes]]:
+    def topics(self) -> tuple[Ints, list[bytes]]:
         """A code for each record, and the topics by their codes. Nearly always there is one."""
-        if self._topics is None:
-            starts, ends = self.heads.body_ends + 1, self.heads.topic_ends
-            width = int(ends[0] - starts[0])
-            if (ends - starts == width).all():
-                texts = np.ndarray((len(self.data) - width + 1,), f"V{width}", self.data, strides=(1,))[starts]
-                matrix = texts.view(np.uint8).reshape(len(starts), width) if width else None
-                if matrix is None or (matrix == matrix[0]).all():
-                    self._topics = np.zeros(len(starts), np.int8), [bytes(texts[0]) if width else b""]
-                    return self._topics
-            encoded = slices(self.data, starts, ends, pa.binary()).dictionary_encode()
-            self._topics = values_of(encoded.indices), encoded.dictionary.to_pylist()
-        return self._topics
+        raise NotImplementedError
 
-    def rows_with_odd_topics(self) -> Ints:
-        """Those whose topic is no UTF-8: the slow way says what is wrong with them."""
-        if not len(self):
-            return self.rows
-        codes, topics = self.topics()
-        odd = [code for code, topic in enumerate(topics) if "\ufffd" in topic.decode(errors="replace")]
-        return self.rows[np.isin(codes, odd)] if odd else self.rows[:0]
+    def property(self, name: str) -> pa.Array:
+        raise NotImplementedError
+
+    def body_column(self) -> pa.Array:
+        raise NotImplementedError
+
+    def sys_flag_column(self) -> pa.Array:
+        raise NotImplementedError
+
+    def number_column(self, field: str, kind: str) -> pa.Array:
+        raise NotImplementedError
+
+    def time_column(self, field: str) -> pa.Array:
+        raise NotImplementedError
+
+    def properties_column(self) -> pa.Array:
+        raise NotImplementedError
+
+    # What follows from it
 
     def topic_column(self) -> pa.Array:
         codes, topics = self.topics()
@@ -96,22 +84,6 @@ class Frame:
         if len(set(brokers)) == 1:
             return constant(brokers[0], len(self))
         return of_codes(self.owners, brokers)
-
-    def body_column(self) -> pa.Array:
-        return slices(self.data, self.heads.body_starts, self.heads.body_ends, pa.binary())
-
-    def sys_flag_column(self) -> pa.Array:
-        flags = self.fields["sys_flag"].astype(np.int32)
-        # Bodies come decompressed, so the flag says that they are plain; an empty body was never compressed.
-        flags[self.heads.body_ends > self.heads.body_starts] &= ~sysflag.COMPRESSED
-        return numbers(flags)
-
-    def number_column(self, field: str, kind: str) -> pa.Array:
-        return numbers(self.fields[field].astype(kind))
-
-    def time_column(self, field: str) -> pa.Array:
-        millis = np.clip(self.fields[field].astype(np.int64), -MAX_MILLIS, MAX_MILLIS)
-        return numbers(millis * 1000).view(pa.timestamp("us", tz="UTC"))
 
     def host_column(self, field: str) -> pa.Array:
         hosts = self.fields[field].astype(np.uint64)
@@ -132,10 +104,10 @@ class Frame:
         digits = _HEX[packed.view(np.uint8)].view(np.uint8)
         return keys.fill_null(fixed_width(digits))
 
-    def properties_column(self) -> pa.Array:
-        if self.columns.properties_as_json:
-            return pa.array([json_text(each) for each in self.properties.as_dicts()], pa.string())
-        return self.properties.as_map(self.schema.field("properties").type)
+
+def host_text(packed: bytes) -> str:
+    """A packed host as `ip:port`, `[ip]:port` for IPv6."""
+    return format_address(*unpack_host(packed))
 
 
 BUILDERS: Final[dict[str, Callable[[Frame], pa.Array]]] = {
@@ -157,3 +129,22 @@ BUILDERS: Final[dict[str, Callable[[Frame], pa.Array]]] = {
     "storeHost": lambda frame: frame.host_column("store_host"),
     "physicalOffset": lambda frame: frame.number_column("physical_offset", "<i8"),
 }
+
+
+def batch_of(frame: Frame, tags: frozenset[str]) -> tuple[pa.RecordBatch, Ints]:
+    """The rows of a frame that have one of the tags, if there are some, and their numbers among all records."""
+    if not len(frame.rows):
+        return empty_batch(frame.schema), frame.rows
+    arrays = [BUILDERS[name](frame) for name in frame.schema.names]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=frame.schema)
+    if not tags:
+        return batch, frame.rows
+    import pyarrow.compute as pc  # here, because it takes long to load and few queries need it
+
+    # Brokers compare hash codes of tags: another tag of the same code may have come.
+    fits = pc.is_in(frame.property(props.TAGS), value_set=texts(sorted(tags)))
+    return batch.filter(fits), frame.rows[flags_of(fits)]
+
+
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)

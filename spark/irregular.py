@@ -16,11 +16,10 @@ from cometmq.protocol import namespaces, sysflag
 from cometmq.protocol import properties as props
 from cometmq.protocol.compression import CodecMissing
 from cometmq.protocol.errors import RecordError
-from cometmq.protocol.message_id import unpack_host
 from cometmq.protocol.record import Record, decode_record
-from cometmq.remoting.address import format_address
 from cometmq.spark.columns import Columns
 from cometmq.spark.errors import SparkSourceError
+from cometmq.spark.frame import host_text
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.read_options import FAIL, SKIP
 
@@ -115,11 +114,6 @@ def _damaged(data: bytes, start: int, queue: QueueId, rules: SlowRules, error: R
 def _offset(data: bytes, start: int) -> int:
     """The queue offset that a record says, whatever else it is."""
     return int.from_bytes(data[start + 20 : start + 28], "big", signed=True)
-
-
-def host_text(packed: bytes) -> str:
-    """A packed host as `ip:port`, `[ip]:port` for IPv6."""
-    return format_address(*unpack_host(packed))
 
 
 def micros(millis: int) -> int:

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from cometmq.protocol import properties as props
 from cometmq.spark.columns import Columns
-from cometmq.spark.frame import Frame, Piece
-from cometmq.spark.heads import Ints
+from cometmq.spark.frame import Frame, Ints, Piece
 
 try:
     from cometmq.spark import _native
@@ -117,7 +116,7 @@ class NativeFrame(Frame):
         return True
 
     def topics(self) -> tuple[npt.NDArray[Any], list[bytes]]:
-        return self._topics  # type: ignore[return-value]
+        return self._topics
 
     def property(self, name: str) -> pa.Array:
         at = self._places[name]
