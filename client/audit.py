@@ -23,17 +23,13 @@ from typing import Final
 
 import msgspec
 
+from cometmq.client.audit_stamp import PRODUCER, SEQUENCE, VOID
 from cometmq.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
 
 log = logging.getLogger(__name__)
-
-#: The properties of a stamp: who, which number in its queue, and which numbers before it are void.
-PRODUCER: Final = "AUDIT_PRODUCER"
-SEQUENCE: Final = "AUDIT_SEQUENCE"
-VOID: Final = "AUDIT_VOID"
 
 #: A stamp names so many ranges of void numbers at most: properties have 32 KiB in all.
 MAX_VOID: Final = 256

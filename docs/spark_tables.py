@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from cometmq.spark.access_options import ACCESS
 from cometmq.spark.option_texts import Option
-from cometmq.spark.options import ACCESS, SOURCE
+from cometmq.spark.options import SOURCE
 from cometmq.spark.sink_columns import COLUMNS
 from cometmq.spark.sink_options import SINK
 

@@ -1,8 +1,8 @@
 """The options of the source: every one declared, parsed and checked once, before anything is read.
 
-What comes of them is in `source_options`: executors get that and need nothing of this. `ACCESS` is shared with the
-sink. Nothing here asks the cluster: whether a topic exists is `cluster`'s business. The names are those of RocketMQ's
-old connector where it had one, of Kafka's source where that has one, and else our own.
+What comes of them is in `source_options`: executors get that and need nothing of this. Nothing here asks the cluster:
+whether a topic exists is `cluster`'s business. The names are those of RocketMQ's old connector where it had one, of
+Kafka's source where that has one, and else our own.
 """
 
 import hashlib
@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from cometmq.client.addresses import configured_addresses
-from cometmq.spark.access import DEFAULT_GROUP, Access
+from cometmq.spark.access import DEFAULT_GROUP
+from cometmq.spark.access_options import ACCESS, access_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.limits import Limits
 from cometmq.spark.option_texts import Option, OptionTexts, declared
@@ -20,22 +20,6 @@ from cometmq.spark.source_options import Options
 from cometmq.spark.splits import Splitting
 from cometmq.spark.starting import LATEST, AtTime, Place, numbers_of_json, place_of_text, time_of_text
 from cometmq.spark.topics import Topics, topics_of_assign, topics_of_list, topics_of_pattern
-
-#: How the cluster is reached; the sink has them too.
-ACCESS: Final = declared(
-    Option("nameServer", "the nameservers, host:port, separated by ; or ,", "the environment's NAMESRV_ADDR"),
-    Option("accessKey", "the user of clusters with access control"),
-    Option("secretKey", "the user's secret"),
-    Option("securityToken", "the token of a temporary login"),
-    Option("tls", "whether to speak TLS", "false"),
-    Option("tlsCa", "PEM file of the authorities to trust; without it the system's"),
-    Option("tlsCert", "PEM file of the client's certificate"),
-    Option("tlsKey", "PEM file of the client's key"),
-    Option("tlsKeyPassword", "the password of that key"),
-    Option("tlsVerify", "whether the servers' certificates are checked", "true"),
-    Option("namespace", "the namespace that topics and groups live in"),
-    Option("requestTimeoutMs", "milliseconds that a server has to answer what is not a pull", "3000"),
-)
 
 #: All options of the source.
 SOURCE: Final = ACCESS | declared(
@@ -94,49 +78,6 @@ _MAX_IDLE_WAIT: Final = 0.5
 #: How long streams and batches wait for a broker unless told otherwise, in seconds: somebody sits in front of a batch.
 _STREAM_PATIENCE: Final = 120.0
 _BATCH_PATIENCE: Final = 30.0
-
-
-def access_of(texts: OptionTexts, group: str = DEFAULT_GROUP) -> Access:
-    """How the cluster is reached."""
-    timeout = texts.integer("requestTimeoutMs", high=600_000) / 1000
-    for one, other in (
-        ("accessKey", "secretKey"),
-        ("secretKey", "accessKey"),
-        ("tlsCert", "tlsKey"),
-        ("tlsKey", "tlsCert"),
-    ):
-        if texts.given(one) and not texts.given(other):
-            raise OptionError(one, "", f"it needs {other}, too")
-    tls = texts.flag("tls")
-    for name in texts.given("tlsCa", "tlsCert", "tlsKey", "tlsKeyPassword"):
-        if not tls:
-            raise OptionError(name, "", "it has no use without tls=true")
-    return Access(
-        name_servers=_name_servers(texts),
-        access_key=texts.text("accessKey"),
-        secret_key=texts.text("secretKey"),
-        security_token=texts.text("securityToken") or None,
-        tls=tls,
-        tls_ca=texts.text("tlsCa") or None,
-        tls_cert=texts.text("tlsCert") or None,
-        tls_key=texts.text("tlsKey") or None,
-        tls_key_password=texts.text("tlsKeyPassword") or None,
-        tls_verify=texts.flag("tlsVerify"),
-        namespace=texts.text("namespace"),
-        request_timeout=timeout,
-        group=group,
-    )
-
-
-def _name_servers(texts: OptionTexts) -> tuple[str, ...]:
-    given = texts.text("nameServer") if texts.given("nameServer") else None
-    try:
-        addresses = configured_addresses(given)
-    except ValueError as error:
-        raise OptionError("nameServer", given or "", f"give host:port, several separated by ; ({error})") from None
-    if not addresses:
-        raise OptionError("nameServer", given or "", "it is missing: give the nameservers as host:port;host:port")
-    return tuple(addresses)
 
 
 def parse(options: Mapping[str, str]) -> Options:

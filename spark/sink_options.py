@@ -14,9 +14,9 @@ import msgspec
 from cometmq.protocol import names
 from cometmq.protocol.errors import CometMQError
 from cometmq.spark.access import DEFAULT_GROUP, Access
+from cometmq.spark.access_options import ACCESS, access_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.option_texts import Option, OptionTexts, declared
-from cometmq.spark.options import ACCESS, access_of
 
 #: Bytes of one request at most: brokers refuse larger messages (maxMessageSize).
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024

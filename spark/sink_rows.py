@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.client import audit
+from cometmq.client import audit_stamp
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import item_size
 from cometmq.protocol.message_id import wall_millis
@@ -27,7 +27,7 @@ _HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("fl
 _OVERHEAD: Final = item_size(0, 0)
 
 #: Properties that belong to a message's way through another topic, or that the sink writes itself.
-RESERVED: Final = props.RESERVED | {SPARK_ROW, audit.PRODUCER, audit.SEQUENCE, audit.VOID}
+RESERVED: Final = props.RESERVED | {SPARK_ROW, audit_stamp.PRODUCER, audit_stamp.SEQUENCE, audit_stamp.VOID}
 
 
 class RowRefused(SparkSourceError):

@@ -18,8 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
+from cometmq.spark.access_options import ACCESS
 from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.errors import JobError, told
 from cometmq.spark.jobs.messages import FORMAT, VIEW, Messages
@@ -169,7 +169,7 @@ def transformed(messages: DataFrame, change: Transformation, json_schema: str | 
 def _to_topic(
     result: DataFrame, topic: str, name_server: str | None, messages: Messages, options: Mapping[str, str]
 ) -> DataStreamWriter:
-    access = {name.lower() for name in source_options.ACCESS}
+    access = {name.lower() for name in ACCESS}
     chosen = {name: value for name, value in messages.source_options.items() if name.lower() in access}
     if name_server is not None:
         chosen["nameServer"] = name_server

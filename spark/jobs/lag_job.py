@@ -22,8 +22,8 @@ from cometmq.protocol.bodies.message_queue import MessageQueue as WireQueue
 from cometmq.protocol.bodies.stats import OffsetWrapper
 from cometmq.protocol.errors import CometMQError
 from cometmq.remoting.errors import TransportError
-from cometmq.spark import options as source_options
 from cometmq.spark.access import Access
+from cometmq.spark.access_options import ACCESS, access_of
 from cometmq.spark.errors import Unreachable
 from cometmq.spark.jobs.chart import Chart, Panel, Series
 from cometmq.spark.jobs.errors import JobError
@@ -121,9 +121,9 @@ def check_groups(groups: Iterable[str], name_server: str | None, options: Mappin
 
 def _access(name_server: str | None, options: Mapping[str, str]) -> Access:
     given = ({"nameServer": name_server} if name_server else {}) | dict(options)
-    texts = OptionTexts(given, source_options.ACCESS.values())
+    texts = OptionTexts(given, ACCESS.values())
     texts.check_names()
-    return source_options.access_of(texts)
+    return access_of(texts)
 
 
 class _Sampler:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
+from cometmq.spark.access_options import ACCESS
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.jobs.archive_files import read_archive
 from cometmq.spark.jobs.errors import JobError
@@ -74,7 +75,7 @@ def replay(
         source = _Archive(read_archive(spark, archive, names, since=since, until=until), names, archive)
     else:
         source = _Topics(spark, Messages.of(names, name_server, options, since, until))
-    access = {name.lower() for name in source_options.ACCESS}
+    access = {name.lower() for name in ACCESS}
     sending = {key: value for key, value in (options or {}).items() if key.lower() in access}
     sending |= {"topic": target}
     if to_name_server or name_server:
