@@ -1,4 +1,4 @@
-"""The properties by which `audit` stamps a message: who, which number in its queue, which numbers before it are void."""
+"""The properties of a stamp of `audit`: who sent, which number in its queue, and which numbers before it are void."""
 
 from typing import Final
 

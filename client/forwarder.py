@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, Self
 
-from cometmq.client.audit import PRODUCER, SEQUENCE, VOID
+from cometmq.client.audit_stamp import PRODUCER, SEQUENCE, VOID
 from cometmq.client.client import Client
 from cometmq.client.consumer.subscriptions import Subscription
 from cometmq.client.errors import RetryFrom

@@ -16,7 +16,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from cometmq.client.audit import MAX_VOID, PRODUCER, SEQUENCE, VOID
+from cometmq.client.audit import MAX_VOID
+from cometmq.client.audit_stamp import PRODUCER, SEQUENCE, VOID
 from cometmq.protocol import names
 
 #: What identifies a stream.
