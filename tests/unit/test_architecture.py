@@ -130,6 +130,42 @@ def test_a_daemon_does_not_load_the_sdk_or_the_terminal_libraries(modules):
     assert result.stdout.strip() == "[]"
 
 
+#: What no process of Spark needs to import: servers, what hangs on a client, rarer forms, tables of everything.
+NOT_FOR_SPARK = {
+    *(f"cometmq.{name}" for name in ("daemon", "client.server_requests", "client.admin.admin", "client.trace")),
+    *(f"cometmq.remoting.{name}" for name in ("server", "listener", "preamble", "tls")),
+    *(f"cometmq.protocol.{name}" for name in ("binary_header", "msgpack_header", "fastjson_reader")),
+    *(
+        "cometmq.protocol.requests.operations",
+        "cometmq.protocol.bodies.by_code",
+        "cometmq.protocol.bodies.registration",
+    ),
+}
+NOT_FOR_READERS = {"cometmq.client.producer", "cometmq.client.consumer.push", "cometmq.client.consumer.pull"}
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("modules", "unwanted"),
+    [
+        ("pyspark.worker cometmq.spark.reading cometmq.spark.decode cometmq.spark.pulls", NOT_FOR_READERS),
+        ("pyspark.sql.streaming.python_streaming_source_runner cometmq.spark.planning", NOT_FOR_READERS),
+        ("cometmq.spark.source cometmq.spark.cluster cometmq.spark.options", NOT_FOR_READERS | {"numpy", "pyarrow"}),
+        ("cometmq.spark.source cometmq.spark.stream", {"asyncio", "cometmq.client.client", "cometmq.remoting.client"}),
+        (
+            "pyspark.worker cometmq.spark.sink cometmq.spark.sink_task",
+            {"cometmq.client.audit", "cometmq.spark.options"},
+        ),
+    ],
+    ids=["worker", "stream runner", "source", "stream reader", "sink"],
+)
+def test_a_process_of_spark_loads_what_it_needs(modules, unwanted):
+    pytest.importorskip("pyspark")
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)\nprint(*sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code, *modules.split()], capture_output=True, text=True, check=True)
+    assert not set(result.stdout.split()) & (NOT_FOR_SPARK | unwanted)
+
+
 def test_the_protocol_page_is_what_the_code_declares():
     result = subprocess.run(
         [sys.executable, "docs/generate.py", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
