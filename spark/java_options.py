@@ -19,10 +19,16 @@ _CHOICE_OF_PAGES: Final = re.compile(r"-XX:[+-]Use(Transparent)?(Huge|Large)Page
 HUGE_PAGES_FILE: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
-def with_fast_ones(given: str, environ: Mapping[str, str], *, is_here: bool) -> str:
-    """The options that the caller gives, and those that make Java fast. `is_here`: it will run on this machine."""
-    elsewhere = " ".join(environ.get(name, "") for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"))
-    said = f"{given} {elsewhere}"
+#: Where else Java is told things.
+_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
+
+def with_fast_ones(given: str, default: str, environ: Mapping[str, str], *, is_here: bool) -> str:
+    """The options that the caller gives, and those that make Java fast. `is_here`: it will run on this machine.
+
+    `default` is what Spark puts before them by itself.
+    """
+    said = " ".join([given, default, *(environ.get(name, "") for name in _VARIABLES)])
     options = [_ARROW]
     if not _CHOICE_OF_COLLECTOR.search(said):  # Java does not start with two
         options.append(_COLLECTOR)

@@ -7,7 +7,6 @@ set, by an argument, the environment, `spark-defaults.conf` or `spark-submit`, s
 """
 
 import contextlib
-import itertools
 import os
 import shlex
 import sys
@@ -19,10 +18,13 @@ import pyspark
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from cometmq.spark import cache, checkpoints, java, java_options, shipping, spark_home
+from cometmq.spark import cache, checkpoints, java, java_options, set_elsewhere, shipping, spark_home
 
 LOCAL: Final = "local[*]"
 _UNIX_SOCKETS: Final = "spark.python.unix.domain.socket.enabled"
+#: Spark's default is 200: on one machine most of a small job, and 200 files of state for each micro-batch.
+_SHUFFLES: Final = "spark.sql.shuffle.partitions"
+_FEWEST_SHUFFLES: Final = 8
 #: Spark's default, INT96, is given up by Parquet: it has no statistics, so that nothing is skipped by time, and costs a
 #: row with two timestamps 3 % more. Every reader of this decade knows the other one.
 _TIMESTAMPS: Final = ("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
@@ -44,7 +46,7 @@ def session(
         if shipping.zip_of(shipping.__spec__.loader) is not None:
             shipping.register(spark)
         return _active(spark)
-    known = _set_elsewhere()
+    known = set_elsewhere.settings(os.environ)
     if "spark.master" not in known:
         settings.setdefault("spark.master", LOCAL)
     if os.name == "posix" and _UNIX_SOCKETS not in known:
@@ -54,12 +56,15 @@ def session(
         settings.setdefault(name, kind)
     for name in (_DRIVER, _EXECUTORS):
         if name not in known:
-            given = settings.get(name, "")
-            settings[name] = java_options.with_fast_ones(given, os.environ, is_here=name == _DRIVER)
+            given, default = settings.get(name, ""), name.replace("extra", "default")
+            said = settings.get(default, known.get(default, ""))
+            settings[name] = java_options.with_fast_ones(given, said, os.environ, is_here=name == _DRIVER)
     # Stays set: every new context of this process reads it.
     os.environ.setdefault("PYSPARK_PYTHON", this_python())
     is_local = settings.get("spark.master", known.get("spark.master", "")).startswith("local")
     if is_local:
+        if _SHUFFLES not in known:
+            settings.setdefault(_SHUFFLES, str(max(_FEWEST_SHUFFLES, os.cpu_count() or 1)))
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
         manager = checkpoints.manager(home, {**known, **settings}, os.environ)
         if manager is not None:
@@ -130,23 +135,3 @@ def _environment(additions: Mapping[str, str]) -> Iterator[None]:
     finally:
         for name in additions:
             os.environ.pop(name, None)
-
-
-def _set_elsewhere() -> dict[str, str]:
-    """What `spark-defaults.conf` and PYSPARK_SUBMIT_ARGS say: a builder's settings would overrule both."""
-    places = [os.environ.get("SPARK_CONF_DIR"), os.path.join(os.environ.get("SPARK_HOME") or "", "conf")]
-    known: dict[str, str] = {}
-    file = next((Path(place) / "spark-defaults.conf" for place in places if place), None)
-    if file is not None and file.is_file():
-        for line in file.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.strip().replace("=", " ", 1).partition(" ")
-            if name and not name.startswith("#"):
-                known[name] = value.strip()
-    arguments = os.environ.get("PYSPARK_SUBMIT_ARGS", "").split()
-    for option, value in itertools.pairwise(arguments):
-        if option == "--master":
-            known["spark.master"] = value
-        elif option == "--conf":
-            name, _, setting = value.partition("=")
-            known[name] = setting
-    return known

@@ -28,7 +28,10 @@ SOURCE: Final = ACCESS | declared(
     Option("subscribePattern", "a regular expression that the names of topics match as a whole"),
     Option("assign", 'queues, as JSON: {"topic":{"broker-a":[0,1]}}'),
     Option("startingOffsets", "earliest, latest, or JSON; a checkpoint goes first", "latest, batch: earliest"),
-    Option("startingTimestamp", "start with what was stored at that time or later (ms since 1970, or ISO 8601)"),
+    Option(
+        "startingTimestamp",
+        "start with what was stored at that time or later (ms since 1970, or ISO 8601 with its zone)",
+    ),
     Option("startingOffsetsByTimestamp", 'the same for each queue, as JSON: {"topic":{"0":1700000000000}}'),
     Option("startingOffsetsByTimestampStrategy", "error, or latest: what becomes of a queue without one", "error"),
     Option("endingOffsets", "where reading ends: latest, or JSON", "latest", only="batch"),

@@ -83,6 +83,8 @@ class Planner:
                 self._last_batch = clock()
                 return self._ended(position, begins, latest, limits)
             left = deadline - clock()
+            if self._target is not None and self._progress is not None:
+                self._progress.settle()  # the query ends, and Spark kills this process
             if self._target is not None or left <= 0:
                 return start
             time.sleep(min(left, self._frontier.interval))

@@ -1,12 +1,14 @@
 """Telling the brokers how far a query is, so that `mqadmin consumerProgress` shows its lag like that of any group.
 
-For operators only: what a query reads next is in its checkpoint, never here. So nothing waits for it, and nothing that
-goes wrong with it reaches the query. RocketMQ's RemoteBrokerOffsetStore.
+For operators only: what a query reads next is in its checkpoint, never here. So no batch waits for it, and nothing that
+goes wrong with it reaches the query; only one that is about to end waits a moment. RocketMQ's RemoteBrokerOffsetStore.
 """
 
 import asyncio
 import logging
 from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for
 
 from cometmq.client.admin.queues import QueueAdmin
 from cometmq.client.errors import BrokerError, ClientError, NoRoute
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """The progress of one group. Mutable state: what was told last."""
+    """The progress of one group. Mutable state: what was told last, and whether that is under way."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -33,13 +35,19 @@ class Progress:
         #: One telling at a time, so that an old offset never overtakes a new one.
         self._turn = asyncio.Lock()
         self._is_known = False
+        self._under_way: Future[None] | None = None
 
     def tell(self, offsets: Mapping[QueueId, int]) -> None:
         """All messages before these offsets are done. Returns at once."""
         news = {queue: offset for queue, offset in offsets.items() if self._told.get(queue) != offset}
         if news:
             self._told.update(news)
-            self._link.submit(self._tell(news))  # logs what goes wrong, and raises nothing
+            self._under_way = self._link.submit(self._tell(news))  # logs what goes wrong, and raises nothing
+
+    def settle(self) -> None:
+        """Wait until brokers know what they were told, as long as they may take for an answer."""
+        if self._under_way is not None:
+            wait_for([self._under_way], self._access.request_timeout)
 
     async def _tell(self, offsets: dict[QueueId, int]) -> None:
         async with self._turn:

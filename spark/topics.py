@@ -53,6 +53,8 @@ class Topics(msgspec.Struct, frozen=True):
 def topics_of_list(option: str, text: str) -> Topics:
     """The topics of `subscribe`: names with commas between them."""
     topics = [name.strip() for name in text.split(",") if name.strip()]
+    if not topics:
+        raise OptionError(option, text, "no topic is named")
     for topic in topics:
         _check(option, text, topic)
     return Topics(option, tuple(dict.fromkeys(topics)))

@@ -62,7 +62,8 @@ class Settings:
         if self.verbose or "PYSPARK_GATEWAY_PORT" in os.environ:
             return session(name, self.master, config)
         # The job says what failed, in one line; these would say it before, in a hundred.
-        PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+        for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+            PySparkLogger.getLogger(logger).disabled = True
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         log = Path(__file__).with_name("log4j2.properties")
         if log.is_file():  # not when the package is inside of a zip

@@ -104,7 +104,7 @@ def archive(
 @job("replay", "An archive, or a range of time of topics, to a topic: in queue order, at a rate, resumable.")
 @_topics
 @click.option("--archive", "archive_dir", help="Replay this archive; -t then chooses among its topics")
-@click.option("--to", "target", required=True, help="The topic to send to")
+@click.option("--to", "target", required=True, help="The topic to send to; brokers that make topics may make it")
 @click.option("--to-namesrvAddr", "to_name_server", help="Nameservers of the target, when it is another cluster")
 @_since
 @_until
@@ -122,11 +122,13 @@ def replay(
     checkpoint: str | None,
 ) -> "Metrics":
     from cometmq.spark.jobs.replay_job import replay as run
+    from cometmq.spark.jobs.replay_job import sink_of, target_queues
 
     if archive_dir is None:
         if not topics:
             raise click.UsageError("Missing option '-t' / '--topic' or '--archive'")
         _checked(settings, topics, since, until)
+    target_queues(sink_of(target, settings.name_server, to_name_server, settings.options))
     spark = settings.session("replay")
     with stopped_by_signals() as stop:
         done = run(

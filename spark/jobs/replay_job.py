@@ -16,6 +16,9 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from cometmq.client.errors import NoRoute
+from cometmq.client.producer.producer import NEW_TOPIC_QUEUES
+from cometmq.protocol.names import DEFAULT_TOPIC
 from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
 from cometmq.spark.access_options import ACCESS
@@ -75,14 +78,10 @@ def replay(
         source = _Archive(read_archive(spark, archive, names, since=since, until=until), names, archive)
     else:
         source = _Topics(spark, Messages.of(names, name_server, options, since, until))
-    access = {name.lower() for name in ACCESS}
-    sending = {key: value for key, value in (options or {}).items() if key.lower() in access}
-    sending |= {"topic": target}
-    if to_name_server or name_server:
-        sending["nameServer"] = str(to_name_server or name_server)
     if archive is None and (to_name_server or name_server) == name_server and target in names:
         raise JobError(f"{target} would be replayed to itself", "choose another topic to replay to")
-    queues = _target_queues(sending)
+    sending = sink_of(target, name_server, to_name_server, options)
+    queues = target_queues(sending)
     place = ReplayCheckpoint(Lake(spark, checkpoint or f"{archive or '-'.join(names)}.replay-to-{target}"))
     asked = f"{source.name} from {since or 'the beginning'} to {until or 'the end'}"
     plan = place.plan(asked, target)
@@ -179,17 +178,36 @@ class _Sender:
         return F.create_map(*pairs)[F.concat_ws("/", "topic", "brokerName", F.col("queueId").cast("string"))]
 
 
-def _target_queues(options: Mapping[str, str]) -> list[QueueId]:
-    """The queues of the target that can be written, sorted; it has to exist."""
+def target_queues(options: Mapping[str, str]) -> list[QueueId]:
+    """The queues of the target that can be written, sorted; those it will have if brokers make it."""
     parsed = sink_options.parse(options)
-    cluster_options = {key: value for key, value in options.items() if key != "topic"} | {"subscribe": parsed.topic}
-    found = source_options.parse(cluster_options)
-    queues = Cluster(found.access, found.topics).queues()
-    link = link_to(found.access)
-    admin = link.client.admin(request_timeout=found.access.request_timeout)
-    route = link.run(admin.topic_route(found.access.wire_topic(parsed.topic)), _PATIENCE)
-    writable = {data.broker_name: data.write_queue_nums for data in route.queue_datas}
-    return [each for each in queues if each.queue_id < writable.get(each.broker, 0)]
+    link = link_to(parsed.access)
+    asked = link.client.routes.for_send(
+        parsed.access.wire_topic(parsed.topic), template=DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES
+    )
+    try:
+        route = link.run(asked, _PATIENCE)
+    except NoRoute:
+        raise JobError(
+            f"topic {parsed.topic} to replay to does not exist, and the brokers make none by themselves",
+            f"make it: mqadmin updateTopic -c <cluster> -t {parsed.topic}",
+        ) from None
+    if not route.publish:
+        raise JobError(
+            f"topic {parsed.topic} to replay to has no queue that can be written", "check that a master is up, and perm"
+        )
+    return sorted(QueueId(parsed.topic, each.broker_name, each.queue_id) for each in route.publish)
+
+
+def sink_of(
+    target: str, name_server: str | None, to_name_server: str | None, options: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Options of the sink: the target, and those of the source that say how to reach a cluster."""
+    access = {name.lower() for name in ACCESS}
+    sending = {key: value for key, value in (options or {}).items() if key.lower() in access} | {"topic": target}
+    if to_name_server or name_server:
+        sending["nameServer"] = str(to_name_server or name_server)
+    return sending
 
 
 # Where messages come from

@@ -110,10 +110,23 @@ def test_an_archive_is_replayed_at_a_rate(
         replay(spark, target, archive=str(tmp_path), name_server=broker.nameserver)
 
 
+def test_brokers_that_make_topics_make_that_of_a_replay(
+    spark: SparkSession, open_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    topics = TopicKit(open_broker.nameserver)
+    source = topics.made("REPLAYED_TO_A_NEW_ONE", [3, 2])
+    place = str(tmp_path / "checkpoint")
+    assert replay(spark, "MADE_BY_A_REPLAY", source, name_server=topics.nameserver, checkpoint=place).rows == 5
+    assert origins(spark, open_broker, "MADE_BY_A_REPLAY") == {
+        0: from_queue(source, 0, range(3)),
+        1: from_queue(source, 1, range(2)),
+    }
+
+
 def test_what_cannot_be_replayed_is_told(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:
     topic = topics.made("REPLAYED_BADLY", [1])
     server = broker.nameserver
-    with pytest.raises(Exception, match="no nameserver knows this topic"):
+    with pytest.raises(JobError, match="NOT_THERE to replay to does not exist"):
         replay(spark, "NOT_THERE", topic, name_server=server)
     with pytest.raises(JobError, match="to itself"):
         replay(spark, topic, topic, name_server=server)

@@ -182,6 +182,7 @@ def test_times_of_queues_and_what_to_do_without_a_message() -> None:
         ({"nameServer": "nowhere"}, "nameServer=nowhere: give host:port"),
         ({"nameServer": ""}, "nameServer: it is missing"),
         ({"subscribe": ""}, "subscribe: no topic is named"),
+        ({"subscribe": " , "}, "subscribe=,: no topic is named"),
         ({"subscribe": "a b"}, "subscribe=a b: .*illegal characters"),
         ({"assign": '{"t":{"b":[0]}}'}, "subscribe: only one of subscribe, assign can be given"),
         ({"subscribe": "", "subscribePattern": "("}, "subscribePattern=.*: it is no regular expression"),

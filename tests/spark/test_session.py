@@ -11,7 +11,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from cometmq.spark import checkpoints, java_options, local_session
+from cometmq.spark import checkpoints, java_options, local_session, set_elsewhere
 from cometmq.spark.java_options import with_fast_ones
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(autouse=True)
 def no_options_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"):
+    for name in ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -31,12 +31,13 @@ def test_java_is_made_fast_for_driver_and_executors(spark: SparkSession) -> None
     assert seen == "true"
 
 
-@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"])
+@pytest.mark.parametrize("variable", ["JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS"])
 def test_a_collector_that_somebody_chose_stays_alone(variable: str) -> None:
-    assert with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True).endswith(" -XX:+UseZGC -Dx=y")
-    assert "ParallelGC" not in with_fast_ones("-XX:+UseZGC -Dx=y", {}, is_here=True)
-    assert "ParallelGC" in with_fast_ones("-Dx=y", {}, is_here=True)
-    assert "ParallelGC" not in with_fast_ones("-Dx=y", {variable: "-XX:+UseG1GC"}, is_here=True)
+    assert with_fast_ones("-XX:+UseZGC -Dx=y", "", {}, is_here=True).endswith(" -XX:+UseZGC -Dx=y")
+    assert "ParallelGC" not in with_fast_ones("-XX:+UseZGC -Dx=y", "", {}, is_here=True)
+    assert "ParallelGC" in with_fast_ones("-Dx=y", "", {}, is_here=True)
+    assert "ParallelGC" not in with_fast_ones("-Dx=y", "-XX:+UseG1GC", {}, is_here=True)
+    assert "ParallelGC" not in with_fast_ones("-Dx=y", "", {variable: "-XX:+UseG1GC"}, is_here=True)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +57,50 @@ def test_huge_pages_are_for_a_java_here_where_linux_gives_them(
     monkeypatch.setattr(java_options, "HUGE_PAGES_FILE", tmp_path / "enabled")
     if said is not None:
         (tmp_path / "enabled").write_text(said)
-    assert ("-XX:+UseTransparentHugePages" in with_fast_ones("", {}, is_here=True)) is are_used
-    assert "HugePages" not in with_fast_ones("", {}, is_here=False)
+    assert ("-XX:+UseTransparentHugePages" in with_fast_ones("", "", {}, is_here=True)) is are_used
+    assert "HugePages" not in with_fast_ones("", "", {}, is_here=False)
     chosen = "-XX:-UseTransparentHugePages"
-    assert with_fast_ones(chosen, {}, is_here=True).count("HugePages") == 1
+    assert with_fast_ones(chosen, "", {}, is_here=True).count("HugePages") == 1
     monkeypatch.setattr(sys, "platform", "darwin")
-    assert "HugePages" not in with_fast_ones("", {}, is_here=True)
+    assert "HugePages" not in with_fast_ones("", "", {}, is_here=True)
+
+
+@pytest.mark.parametrize("line", ["{}\t{}", "{} {}", "{}={}", "{}: {}", "  {} = {}  "])
+def test_what_the_defaults_of_spark_say_is_known(tmp_path: Path, line: str) -> None:
+    pairs = {"spark.master": "spark://host:7077", "spark.driver.extraJavaOptions": "-Dmy=1 -XX:+UseG1GC"}
+    lines = ["# a comment", "", *(line.format(*pair) for pair in pairs.items())]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    assert set_elsewhere.settings({"SPARK_CONF_DIR": str(tmp_path)}) == pairs
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "spark-defaults.conf").rename(tmp_path / "conf" / "spark-defaults.conf")
+    assert set_elsewhere.settings({"SPARK_HOME": str(tmp_path)}) == pairs
+    assert set_elsewhere.settings({}) == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "known"),
+    [
+        ("--master local[3] pyspark-shell", {"spark.master": "local[3]"}),
+        ("--master=local[3] --packages a:b:1 pyspark-shell", {"spark.master": "local[3]"}),
+        (
+            '--conf "spark.driver.extraJavaOptions=-Dmy=1 -Dother=2" -c spark.x=y pyspark-shell',
+            {"spark.driver.extraJavaOptions": "-Dmy=1 -Dother=2", "spark.x": "y"},
+        ),
+        ("--driver-java-options '-Da=1 -Db=2'", {"spark.driver.extraJavaOptions": "-Da=1 -Db=2"}),
+        ("--name 'an unfinished quote", {}),
+        ("--conf", {}),
+    ],
+)
+def test_what_the_arguments_of_spark_submit_say_is_known(arguments: str, known: dict[str, str]) -> None:
+    assert set_elsewhere.settings({"PYSPARK_SUBMIT_ARGS": arguments}) == known
+
+
+def test_a_file_of_properties_that_the_arguments_name_goes_before_the_defaults(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.x 1\nspark.y 1\n")
+    (tmp_path / "mine.conf").write_text("spark.x 2\nspark.z 2\n")
+    environ = {"SPARK_CONF_DIR": str(tmp_path)}
+    environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {tmp_path / 'mine.conf'} --conf spark.z=3 pyspark-shell"
+    assert set_elsewhere.settings(environ) == {"spark.x": "2", "spark.z": "3"}
 
 
 def test_timestamps_in_parquet_have_statistics(spark: SparkSession, tmp_path: Path) -> None:

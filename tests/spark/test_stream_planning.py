@@ -253,6 +253,15 @@ def test_the_brokers_know_how_far_a_group_is(topics: TopicKit, name: Name) -> No
     _until(lambda: topics.progress(group, topic) == {0: (20, 20), 1: (10, 10)})
 
 
+def test_available_now_ends_with_all_of_its_progress_told(topics: TopicKit, name: Name) -> None:
+    topic, group = topics.made(name("T"), [20, 10]), name("G")
+    driver = Driver(topics, topic, startingOffsets="earliest", consumerGroup=group)
+    driver.reader.prepareForTriggerAvailableNow()
+    assert driver.batch() == {0: (0, 20), 1: (0, 10)}
+    assert driver.batch() is None
+    assert topics.progress(group, topic) == {0: (20, 20), 1: (10, 10)}, "Spark kills the process now"
+
+
 def test_a_group_that_consumes_elsewhere_keeps_its_members(topics: TopicKit, name: Name) -> None:
     topic, group = topics.made(name("T"), [3]), name("G")
     queue = MessageQueue(topic, "broker-a", 0)
