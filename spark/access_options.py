@@ -1,5 +1,6 @@
 """The options of access, which source and sink share: declared, parsed and checked."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from cometmq.client.addresses import configured_addresses
@@ -22,6 +23,12 @@ ACCESS: Final = declared(
     Option("namespace", "the namespace that topics and groups live in"),
     Option("requestTimeoutMs", "milliseconds that a server has to answer what is not a pull", "3000"),
 )
+
+
+def of_access(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a query's options that say how the cluster is reached; Spark does not mind their case."""
+    names = {name.lower() for name in ACCESS}
+    return {name: value for name, value in options.items() if name.lower() in names}
 
 
 def access_of(texts: OptionTexts, group: str = DEFAULT_GROUP) -> Access:

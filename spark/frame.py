@@ -4,6 +4,7 @@ Here is what both kinds of frames share; `native` has the one whose columns were
 one that cuts them out of the pulled bytes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -32,7 +33,7 @@ class Piece(NamedTuple):
     data: bytes
 
 
-class Frame:
+class Frame(ABC):
     """The records of a batch that go the fast way."""
 
     data: bytes
@@ -51,27 +52,27 @@ class Frame:
 
     # What each kind does in its own way
 
+    @abstractmethod
     def topics(self) -> tuple[Ints, list[bytes]]:
         """A code for each record, and the topics by their codes. Nearly always there is one."""
-        raise NotImplementedError
 
-    def property(self, name: str) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def property(self, name: str) -> pa.Array: ...
 
-    def body_column(self) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def body_column(self) -> pa.Array: ...
 
-    def sys_flag_column(self) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def sys_flag_column(self) -> pa.Array: ...
 
-    def number_column(self, field: str, kind: str) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def number_column(self, field: str, kind: str) -> pa.Array: ...
 
-    def time_column(self, field: str) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def time_column(self, field: str) -> pa.Array: ...
 
-    def properties_column(self) -> pa.Array:
-        raise NotImplementedError
+    @abstractmethod
+    def properties_column(self) -> pa.Array: ...
 
     # What follows from it
 

@@ -47,30 +47,33 @@ def session(
             shipping.register(spark)
         return _active(spark)
     known = set_elsewhere.settings(os.environ)
-    if "spark.master" not in known:
-        settings.setdefault("spark.master", LOCAL)
-    if os.name == "posix" and _UNIX_SOCKETS not in known:
-        settings.setdefault(_UNIX_SOCKETS, "true")
-    name, kind = _TIMESTAMPS
-    if name not in known:
-        settings.setdefault(name, kind)
+    master = settings.get("spark.master") or known.get("spark.master", LOCAL)
+    is_local = master.startswith("local")
+    said = {**known, **settings}
+    settings |= {name: value for name, value in _defaults(said, master).items() if name not in said}
     for name in (_DRIVER, _EXECUTORS):
         if name not in known:
-            given, default = settings.get(name, ""), name.replace("extra", "default")
-            said = settings.get(default, known.get(default, ""))
-            settings[name] = java_options.with_fast_ones(given, said, os.environ, is_here=name == _DRIVER)
+            given, default = settings.get(name, ""), said.get(name.replace("extra", "default"), "")
+            settings[name] = java_options.with_fast_ones(given, default, os.environ, is_here=name == _DRIVER)
     # Stays set: every new context of this process reads it.
     os.environ.setdefault("PYSPARK_PYTHON", this_python())
-    is_local = settings.get("spark.master", known.get("spark.master", "")).startswith("local")
-    if is_local:
-        if _SHUFFLES not in known:
-            settings.setdefault(_SHUFFLES, str(max(_FEWEST_SHUFFLES, os.cpu_count() or 1)))
-        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
-        manager = checkpoints.manager(home, {**known, **settings}, os.environ)
-        if manager is not None:
-            settings[checkpoints.MANAGER] = manager
     with _environment(_additions(is_local=is_local)):
         return _active(_builder(settings).getOrCreate())
+
+
+def _defaults(said: Mapping[str, str], master: str) -> dict[str, str]:
+    """Settings for a master, where nobody has said otherwise."""
+    name, kind = _TIMESTAMPS
+    wanted = {"spark.master": master, name: kind}
+    if os.name == "posix":
+        wanted[_UNIX_SOCKETS] = "true"
+    if master.startswith("local"):
+        wanted[_SHUFFLES] = str(max(_FEWEST_SHUFFLES, os.cpu_count() or 1))
+        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+        manager = checkpoints.manager(home, said, os.environ)
+        if manager is not None:
+            wanted[checkpoints.MANAGER] = manager
+    return wanted
 
 
 def _is_running(settings: Mapping[str, str]) -> bool:

@@ -82,10 +82,12 @@ class Planner:
             if available and (self._target is not None or not limits.must_wait(available, clock() - self._last_batch)):
                 self._last_batch = clock()
                 return self._ended(position, begins, latest, limits)
+            if self._target is not None:
+                if self._progress is not None:
+                    self._progress.settle()  # the query ends, and Spark kills this process
+                return start
             left = deadline - clock()
-            if self._target is not None and self._progress is not None:
-                self._progress.settle()  # the query ends, and Spark kills this process
-            if self._target is not None or left <= 0:
+            if left <= 0:
                 return start
             time.sleep(min(left, self._frontier.interval))
 

@@ -14,44 +14,44 @@ from typing import Final, NoReturn
 from cometmq.protocol import properties_text
 
 #: Options of spark-submit that are short for a setting.
-_SHORT: Final = {"--master": "spark.master", "--name": "spark.app.name", "--driver-memory": "spark.driver.memory"}
-_SHORT_JAVA: Final = ("--driver-java-options", "spark.driver.extraJavaOptions")
+_SHORT: Final = {
+    "--master": "spark.master",
+    "--name": "spark.app.name",
+    "--driver-memory": "spark.driver.memory",
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+}
 
 
 def settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The settings by their names; the arguments go before the file."""
-    submitted = _submitted(environ.get("PYSPARK_SUBMIT_ARGS", ""))
-    file = submitted.pop("", None) or _defaults(environ)
-    return {**(_read(Path(file)) if file else {}), **submitted}
+    parser = _Silent(add_help=False, allow_abbrev=False)
+    parser.add_argument("--conf", "-c", action="append", default=[])
+    parser.add_argument("--properties-file", default=_defaults(environ))
+    for option in _SHORT:
+        parser.add_argument(option, dest=option)
+    try:
+        given, _ = parser.parse_known_args(shlex.split(environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    except ValueError:  # Spark will say what is wrong with them
+        given = parser.parse_args([])
+    found = _read(Path(given.properties_file)) if given.properties_file else {}
+    found |= {name: value for option, name in _SHORT.items() if (value := getattr(given, option)) is not None}
+    for each in given.conf:
+        name, _, value = each.partition("=")
+        found[name] = value
+    return found
 
 
 def _defaults(environ: Mapping[str, str]) -> str | None:
-    places = [environ.get("SPARK_CONF_DIR"), os.path.join(environ.get("SPARK_HOME") or "", "conf")]
-    return next((os.path.join(place, "spark-defaults.conf") for place in places if place), None)
+    """Spark's own file, which counts where the arguments name no other."""
+    home = environ.get("SPARK_HOME")
+    place = environ.get("SPARK_CONF_DIR") or (os.path.join(home, "conf") if home else None)
+    return os.path.join(place, "spark-defaults.conf") if place else None
 
 
 def _read(file: Path) -> dict[str, str]:
     if not file.is_file():
         return {}
     return {name: value.strip() for name, value in properties_text.loads(file.read_bytes()).items()}
-
-
-def _submitted(text: str) -> dict[str, str]:
-    """What the arguments set; under the empty name the file of properties, if they name one."""
-    parser = _Silent(add_help=False, allow_abbrev=False)
-    parser.add_argument("--conf", "-c", action="append", default=[])
-    parser.add_argument("--properties-file")
-    for option, name in (*_SHORT.items(), _SHORT_JAVA):
-        parser.add_argument(option, dest=name)
-    try:
-        given, _ = parser.parse_known_args(shlex.split(text))
-    except ValueError:  # Spark will say what is wrong with them
-        return {}
-    found = {name: value for name, value in vars(given).items() if name.startswith("spark.") and value is not None}
-    for each in given.conf:
-        name, _, value = each.partition("=")
-        found[name] = value
-    return found | ({"": given.properties_file} if given.properties_file else {})
 
 
 class _Silent(argparse.ArgumentParser):

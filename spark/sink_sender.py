@@ -59,6 +59,11 @@ class Request:
         return f"{rows} of partition {self.partition} for topic {self.lane.topic}{place}"
 
 
+async def route_to(client: Client, topic: str) -> TopicRoute:
+    """Where a topic (its name on the wire) can be written, or could if brokers make it."""
+    return await client.routes.for_send(topic, template=names.DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES)
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What may be on the way at once."""
@@ -161,7 +166,7 @@ class Sender:
         content, (topic, queue) = request.content, request.lane
         # Asked for here and not by the send: silent nameservers are then named, whatever time a send has.
         wire_topic = namespaces.wrap(self._client.namespace, topic)
-        route = self._client.routes.known(wire_topic) or await self._route(wire_topic)
+        route = self._client.routes.known(wire_topic) or await route_to(self._client, wire_topic)
         if queue is None and self._silent:
             others = [each for each in route.publish if each.broker_name not in self._silent]
             queue = random.choice(others) if others else None
@@ -176,12 +181,9 @@ class Sender:
         self._silent.discard(receipt.queue.broker_name)
         return receipt
 
-    async def _route(self, topic: str) -> TopicRoute:
-        return await self._client.routes.for_send(topic, template=names.DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES)
-
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic (its name on the wire) that can be written; those it will have if brokers make it."""
-        route = await self._retried(f"rows for topic {topic}", lambda: self._route(topic))
+        route = await self._retried(f"rows for topic {topic}", lambda: route_to(self._client, topic))
         if not route.publish:
             raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
         return route.publish

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cometmq.spark import sink_options
-from cometmq.spark.access_options import ACCESS
+from cometmq.spark.access_options import of_access
 from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.errors import JobError, told
 from cometmq.spark.jobs.messages import FORMAT, VIEW, Messages
@@ -169,8 +169,7 @@ def transformed(messages: DataFrame, change: Transformation, json_schema: str | 
 def _to_topic(
     result: DataFrame, topic: str, name_server: str | None, messages: Messages, options: Mapping[str, str]
 ) -> DataStreamWriter:
-    access = {name.lower() for name in ACCESS}
-    chosen = {name: value for name, value in messages.source_options.items() if name.lower() in access}
+    chosen = of_access(messages.source_options)
     if name_server is not None:
         chosen["nameServer"] = name_server
     chosen |= {"topic": topic, **options}

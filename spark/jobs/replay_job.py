@@ -17,11 +17,9 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.client.errors import NoRoute
-from cometmq.client.producer.producer import NEW_TOPIC_QUEUES
-from cometmq.protocol.names import DEFAULT_TOPIC
 from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
-from cometmq.spark.access_options import ACCESS
+from cometmq.spark.access_options import of_access
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.jobs.archive_files import read_archive
 from cometmq.spark.jobs.errors import JobError
@@ -33,6 +31,7 @@ from cometmq.spark.link import link_to
 from cometmq.spark.offsets import nested
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.resolving import resolve
+from cometmq.spark.sink_sender import route_to
 from cometmq.spark.starting import EARLIEST
 
 #: The property that says where a replayed message was: topic/broker/queue/offset.
@@ -182,11 +181,8 @@ def target_queues(options: Mapping[str, str]) -> list[QueueId]:
     """The queues of the target that can be written, sorted; those it will have if brokers make it."""
     parsed = sink_options.parse(options)
     link = link_to(parsed.access)
-    asked = link.client.routes.for_send(
-        parsed.access.wire_topic(parsed.topic), template=DEFAULT_TOPIC, template_queues=NEW_TOPIC_QUEUES
-    )
     try:
-        route = link.run(asked, _PATIENCE)
+        route = link.run(route_to(link.client, parsed.access.wire_topic(parsed.topic)), _PATIENCE)
     except NoRoute:
         raise JobError(
             f"topic {parsed.topic} to replay to does not exist, and the brokers make none by themselves",
@@ -203,8 +199,7 @@ def sink_of(
     target: str, name_server: str | None, to_name_server: str | None, options: Mapping[str, str] | None
 ) -> dict[str, str]:
     """Options of the sink: the target, and those of the source that say how to reach a cluster."""
-    access = {name.lower() for name in ACCESS}
-    sending = {key: value for key, value in (options or {}).items() if key.lower() in access} | {"topic": target}
+    sending = of_access(options or {}) | {"topic": target}
     if to_name_server or name_server:
         sending["nameServer"] = str(to_name_server or name_server)
     return sending
