@@ -12,6 +12,7 @@ from concurrent.futures import wait as wait_for
 
 from cometmq.client.admin.queues import QueueAdmin
 from cometmq.client.errors import BrokerError, ClientError, NoRoute
+from cometmq.client.first_offsets import FirstOffsets
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol import names
 from cometmq.protocol.bodies.heartbeat import ConsumerData, HeartbeatData, SubscriptionData
@@ -32,6 +33,7 @@ class Progress:
         self._access = access
         self._link = link_to(access)
         self._told: dict[QueueId, int] = {}
+        self._first = FirstOffsets()
         #: One telling at a time, so that an old offset never overtakes a new one.
         self._turn = asyncio.Lock()
         self._is_known = False
@@ -50,23 +52,31 @@ class Progress:
             wait_for([self._under_way], self._access.request_timeout)
 
     async def _tell(self, offsets: dict[QueueId, int]) -> None:
+        places = {self._place(queue): queue for queue in offsets}
         async with self._turn:
             try:
                 await self._introduce(offsets)
-                outcomes: list[BaseException | None] = await asyncio.gather(
-                    *(self._commit(queue, offset) for queue, offset in offsets.items()), return_exceptions=True
-                )
             except (ClientError, BrokerError, TransportError) as error:
-                outcomes = [error] * len(offsets)
-        for queue, outcome in zip(offsets, outcomes, strict=True):
-            if isinstance(outcome, BaseException):
-                # Told again with the next batch, or never: the checkpoint is what counts.
-                log.warning("the progress of group %s in %s was not told: %s", self._access.group, queue, outcome)
-                self._told.pop(queue, None)
+                for queue in offsets:
+                    self._not_told(queue, error)
+                return
+            for some in self._first.split(places):
+                commits = (self._commit(place, offsets[places[place]]) for place in some)
+                for place, outcome in zip(some, await asyncio.gather(*commits, return_exceptions=True), strict=True):
+                    if outcome is not None:
+                        self._not_told(places[place], outcome)
 
-    async def _commit(self, queue: QueueId, offset: int) -> None:
-        place = MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
+    def _place(self, queue: QueueId) -> MessageQueue:
+        return MessageQueue(self._access.wire_topic(queue.topic), queue.broker, queue.queue_id)
+
+    async def _commit(self, place: MessageQueue, offset: int) -> None:
         await QueueAdmin(self._link.client).commit_offset(self._access.wire_group, place, offset)
+        self._first.answered(place)
+
+    def _not_told(self, queue: QueueId, error: BaseException) -> None:
+        """Told again with the next batch, or never: the checkpoint is what counts."""
+        log.warning("the progress of group %s in %s was not told: %s", self._access.group, queue, error)
+        self._told.pop(queue, None)
 
     async def _introduce(self, offsets: Mapping[QueueId, int]) -> None:
         """Have the brokers make the group, if they do not have it: by its retry topic they find its figures.

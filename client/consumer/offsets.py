@@ -7,11 +7,12 @@ RemoteBrokerOffsetStore and LocalFileOffsetStore.
 import asyncio
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from cometmq.client.errors import BrokerError, NoBroker, OffsetNotFound
+from cometmq.client.first_offsets import FirstOffsets
 from cometmq.client.queues import MessageQueue
 from cometmq.client.requests import ask
 from cometmq.files import write_atomically
@@ -74,47 +75,63 @@ class BrokerOffsets(_Memory):
         super().__init__()
         self._client = client
         self._group = group
+        self._first = FirstOffsets()
 
     async def read(self, queue: MessageQueue) -> int | None:
-        address, _ = self._client.routes.brokers.for_pull(queue.broker_name)
+        address, code = self._address(queue), RequestCode.QUERY_CONSUMER_OFFSET
         header = QueryConsumerOffset(self._group, queue.topic, queue.queue_id)
         try:
-            answer = await ask(
-                self._client.remoting, address, RequestCode.QUERY_CONSUMER_OFFSET, header, timeout=TIMEOUT
-            )
+            answer = await ask(self._client.remoting, address, code, header, timeout=TIMEOUT)
         except OffsetNotFound:
             return None
         offset: int = answer.header(OffsetAnswer).offset
         return offset if offset >= 0 else None
 
     async def persist(self, queues: Iterable[MessageQueue]) -> None:
-        for queue, header in self._updates(queues):
-            try:
-                address, _ = self._client.routes.brokers.for_pull(queue.broker_name)
-                await self._client.remoting.send_oneway(
-                    address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout=TIMEOUT
-                )
-            except (NoBroker, TransportError, BrokerError) as error:
-                log.warning("the offset %d of %s was not committed: %s", header.commit_offset, queue, error)
+        """As far as brokers take them; nobody waits for answers but those to a group's first offsets."""
+        alone, rest = self._first.split(self._known_of(queues))
+        await asyncio.gather(*(self._persist(queue, self._ask) for queue in alone))
+        for queue in rest:
+            await self._persist(queue, self._tell)
+
+    async def _persist(self, queue: MessageQueue, send: Callable[[MessageQueue], Awaitable[None]]) -> None:
+        try:
+            await send(queue)
+        except (NoBroker, TransportError, BrokerError) as error:
+            log.warning("the offset %s of %s was not committed: %s", self._offsets.get(queue), queue, error)
 
     async def commit(self, queues: Iterable[MessageQueue]) -> None:
-        async def one(queue: MessageQueue, header: UpdateConsumerOffset) -> None:
-            address, _ = self._client.routes.brokers.for_pull(queue.broker_name)
-            await ask(self._client.remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout=TIMEOUT)
-
         # All of them are tried, whatever becomes of one.
-        tries = [one(queue, header) for queue, header in self._updates(queues)]
-        for result in await asyncio.gather(*tries, return_exceptions=True):
-            if isinstance(result, BaseException):
+        results: list[BaseException | None] = []
+        for some in self._first.split(self._known_of(queues)):
+            results += await asyncio.gather(*map(self._ask, some), return_exceptions=True)
+        for result in results:
+            if result is not None:
                 raise result
 
-    def _updates(self, queues: Iterable[MessageQueue]) -> list[tuple[MessageQueue, UpdateConsumerOffset]]:
-        """The requests for what is known of these queues."""
-        return [
-            (queue, UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset))
-            for queue in queues
-            if (offset := self._offsets.get(queue)) is not None
-        ]
+    async def _ask(self, queue: MessageQueue) -> None:
+        """Send the offset of a queue; returns when the broker has it."""
+        if header := self._update(queue):
+            address = self._address(queue)
+            await ask(self._client.remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout=TIMEOUT)
+            self._first.answered(queue)
+
+    async def _tell(self, queue: MessageQueue) -> None:
+        """Send the offset of a queue; returns when it is on its way."""
+        if header := self._update(queue):
+            address, code = self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET
+            await self._client.remoting.send_oneway(address, code, header, timeout=TIMEOUT)
+
+    def _update(self, queue: MessageQueue) -> UpdateConsumerOffset | None:
+        """The request for what is known of a queue; None when it is not ours any more."""
+        offset = self._offsets.get(queue)
+        return None if offset is None else UpdateConsumerOffset(self._group, queue.topic, queue.queue_id, offset)
+
+    def _address(self, queue: MessageQueue) -> str:
+        return self._client.routes.brokers.for_pull(queue.broker_name)[0]
+
+    def _known_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        return [queue for queue in queues if queue in self._offsets]
 
 
 def local_offsets_file(folder: str | os.PathLike[str] | None, client_name: str, group: str) -> Path:

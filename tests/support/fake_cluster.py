@@ -46,6 +46,12 @@ class FakeBroker:
         for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
             table.add(code, self._well)
         table.add(RequestCode.GET_MAX_OFFSET, self._max_offset)
+        #: The offsets of groups, by group and topic, and what they came with: "asked" or "told".
+        self.offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self.offset_requests: list[str] = []
+        self.offset_gate = asyncio.Event()
+        self.offset_gate.set()
+        table.add(RequestCode.UPDATE_CONSUMER_OFFSET, self._update_offset)
         self.server = Server(table, ServerOptions(host="127.0.0.1", tls=tls or TlsOptions()))
 
     @property
@@ -59,6 +65,20 @@ class FakeBroker:
     def _max_offset(self, request: Request[Any]) -> Response:
         self.asked.append(request.code)
         return Response(header=OffsetAnswer(offset=self.max_offset))
+
+    async def _update_offset(self, request: Request[Any]) -> Response:
+        """As RocketMQ's brokers do it: who finds no table of a group and a topic makes one, others may too."""
+        self.offset_requests.append("told" if request.is_oneway else "asked")
+        await self.offset_gate.wait()
+        header = request.header
+        key = (header.consumer_group, header.topic)
+        found = self.offsets.get(key)
+        await asyncio.sleep(0.01)  # another thread has its turn
+        if found is None:
+            self.offsets[key] = {header.queue_id: header.commit_offset}
+        else:
+            found[header.queue_id] = header.commit_offset
+        return Response()
 
     async def _send(self, request: Request[Any]) -> Any:
         self.sends.append(request)
