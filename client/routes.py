@@ -221,9 +221,14 @@ class Routes:
         if task is None:
             task = asyncio.get_running_loop().create_task(self._fetch(topic))
             self._fetching[topic] = task
-            task.add_done_callback(lambda _: self._fetching.pop(topic, None))
+            task.add_done_callback(lambda done: self._fetched(topic, done))
         # Who gives up leaves the request to the others.
         return await asyncio.shield(task)
+
+    def _fetched(self, topic: str, task: asyncio.Task[TopicRoute]) -> None:
+        self._fetching.pop(topic, None)
+        if not task.cancelled():
+            task.exception()  # nobody may be left to look at it, and asyncio would complain
 
     async def refresh(self, topics: Iterable[str]) -> None:
         """Ask for these routes again. A topic that cannot be had keeps its route."""

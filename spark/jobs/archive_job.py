@@ -79,7 +79,7 @@ def archive_stream(
     stop: threading.Event | None = None,
 ) -> Metrics:
     """Archive a stream that has the source's columns: what `archive` does, for a stream that was changed before."""
-    meter = Meter("archive")
+    meter = Meter("archive", counts_bytes=True)
     publication = Publication(stream.sparkSession, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
     ownership = Ownership(publication.lake, checkpoint, ARCHIVE)

@@ -207,7 +207,8 @@ def _plot(axis: Any, panel: Panel) -> None:
     for number, series in enumerate(panel.series):
         times, values = [time for time, _ in series.points], [value for _, value in series.points]
         colour = COLOURS[number % len(COLOURS)]
-        axis.plot(times, values, color=colour, label=series.name, marker=".")
+        # The axes end where the values do: what is drawn at an edge reaches over it.
+        axis.plot(times, values, color=colour, label=series.name, marker=".", clip_on=False)
     axis.set_title(panel.title, loc="left", fontsize=10)
     axis.set_ylabel(panel.unit)
     axis.set_ylim(0, _scale(panel.highest)[1])

@@ -48,7 +48,8 @@ class Metrics:
 
     job: str
     rows: int
-    bytes: int
+    #: Of what was written or sent; None where nobody counts them.
+    bytes: int | None
     seconds: float
     #: Messages that were in the topics and not yet read; None where that is no question.
     backlog: int | None = None
@@ -78,12 +79,12 @@ class Metrics:
 class Meter:
     """Counts what a job has done so far."""
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, *, counts_bytes: bool = False) -> None:
         self.job = job
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self.rows = 0
-        self.bytes = 0
+        self.bytes: int | None = 0 if counts_bytes else None
         self.backlog: int | None = None
         self.details: dict[str, Any] = {}
         self.tables: dict[str, ResultTable] = {}
@@ -91,7 +92,8 @@ class Meter:
     def add(self, rows: int, size: int = 0) -> None:
         with self._lock:
             self.rows += rows
-            self.bytes += size
+            if self.bytes is not None:
+                self.bytes += size
 
     def count(self, name: str, number: int = 1) -> None:
         """Add to a figure of the job's own."""

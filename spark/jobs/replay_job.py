@@ -88,7 +88,7 @@ def replay(
         rows = slice_rows or (max(1, round(rate * SLICE_SECONDS)) if rate else SLICE_ROWS)
         plan = ReplayPlan.of(asked, target, source.ranges(), rows)
         place.begin(plan)
-    meter = Meter("replay")
+    meter = Meter("replay", counts_bytes=True)
     with display or Silence() as shown:
         sender = _Sender(plan, source, queues, sending, meter)
         _send_slices(place, plan, sender, rate, shown, stop or threading.Event())

@@ -1,6 +1,7 @@
 """Routes and nameservers: which queues follow from a route, who is asked, and what is said when nobody answers."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 
 import pytest
@@ -15,6 +16,7 @@ from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.remoting import HandlerTable, RemotingClient, Request, Response, Server, ServerOptions
 from cometmq.remoting.errors import BadAddress
+from support.wire import until
 
 DATA = TopicRouteData(
     broker_datas=[
@@ -82,12 +84,15 @@ class Nameserver:
     def __init__(self) -> None:
         self.topics: dict[str, TopicRouteData] = {}
         self.asked = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
         table = HandlerTable()
         table.add(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
         self.server = Server(table, ServerOptions(host="127.0.0.1"))
 
-    def _route(self, request: Request) -> Response:  # type: ignore[type-arg]
+    async def _route(self, request: Request) -> Response:  # type: ignore[type-arg]
         self.asked += 1
+        await self.gate.wait()
         data = self.topics.get(request.header.topic)
         if data is None:
             return Response(int(ResponseCode.TOPIC_NOT_EXIST), remark="no such topic")
@@ -122,6 +127,23 @@ async def test_callers_at_the_same_time_share_one_request(nameserver: Nameserver
         routes.brokers.master("slave-only")
     assert routes.brokers.for_pull("b", 1) == ("h:3", True)
     assert sorted(routes.brokers.addresses(masters_only=True)) == ["h:1", "h:2"]
+
+
+async def test_a_failure_that_nobody_waits_for_is_nobodys_concern(
+    nameserver: Nameserver, remoting: RemotingClient
+) -> None:
+    complaints: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    routes = Routes(Nameservers(remoting, [nameserver.address]))
+    nameserver.gate.clear()
+    waiting = asyncio.create_task(routes.get("T"))
+    await until(lambda: nameserver.asked == 1)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    nameserver.gate.set()
+    await until(lambda: not routes._fetching)
+    gc.collect()
+    assert not complaints
 
 
 async def test_who_hangs_on_a_topic_hears_of_changes_only(nameserver: Nameserver, remoting: RemotingClient) -> None:
