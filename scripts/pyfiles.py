@@ -1,8 +1,10 @@
 """Packs the packages that pyproject.toml names into a zip from which Python imports: for `spark-submit --py-files`.
 
 Pure Python and nothing else: msgspec, pyarrow and the like have compiled parts, and have to be installed where it runs.
+Beside the zip comes the module by which Spark finds the source in it; what is printed is what --py-files takes.
 """
 
+import shutil
 import sys
 import tomllib
 import zipfile
@@ -11,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 
+#: How Spark finds the source: the same module as when it is installed.
+_FINDER = ROOT / "pyspark_cometmq" / "__init__.py"
 #: The oldest time that a zip can hold: the same sources make the same bytes.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
@@ -41,7 +45,8 @@ def main() -> int:
         for name, file in contents():
             zipped.writestr(zipfile.ZipInfo(name, _EPOCH), file.read_bytes(), zipfile.ZIP_DEFLATED)
     fresh.replace(target)
-    print(target)
+    finder = shutil.copyfile(_FINDER, target.with_name(f"{_FINDER.parent.name}.py"))
+    print(target, finder, sep=",")
     return 0
 
 

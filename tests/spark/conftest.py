@@ -31,6 +31,7 @@ from support.spark_installed import (
     install,
     path_without_java,
     run_driver,
+    submit,
 )
 from support.spark_kills import Killed, filled_topic, kill_drivers, options_of
 from support.spark_topics import TopicKit
@@ -144,15 +145,14 @@ def drivers(
 ) -> Drivers:
     """Drivers that use CometMQ as it is installed."""
     home = tmp_path_factory.mktemp("drivers")
+    files = f"{pyfiles},{pyfiles.with_name('pyspark_cometmq.py')}"
     no_java = clean_environ(PATH=path_without_java(home / "bin"), XDG_CACHE_HOME=str(home / "cache"))
     wheel = [installed, DRIVER, open_broker.nameserver, "OF_WHEEL", "local[2]"]
-    on_executors = clean_environ(PYSPARK_PYTHON=str(bare), SPARK_LOCAL_IP="127.0.0.1")
-    submit = [Path(sys.executable).with_name("spark-submit"), "--master", "local-cluster[2,1,1024]"]
-    submit += ["--conf", "spark.ui.enabled=false", "--py-files", pyfiles]
-    submit += [DRIVER, open_broker.nameserver, "OF_ZIP", "submitted"]
     return Drivers(
         of_wheel=background.start(partial(run_driver, wheel, no_java, _folder(home, "wheel"), background.is_over)),
-        of_zip=background.start(partial(run_driver, submit, on_executors, _folder(home, "zip"), background.is_over)),
+        of_zip=background.start(
+            partial(submit, files, bare, open_broker.nameserver, _folder(home, "zip"), background.is_over)
+        ),
     )
 
 

@@ -1,5 +1,6 @@
 """CometMQ as it is installed: the source is found, and works in every process of Spark, from a wheel and from a zip."""
 
+import shutil
 import subprocess
 import threading
 import zipfile
@@ -11,7 +12,7 @@ import pytest
 
 from cometmq.spark import native
 from cometmq.testing import EmbeddedBroker
-from support.spark_installed import DRIVER, ROOT, Drivers, clean_environ, run_driver
+from support.spark_installed import DRIVER, ROOT, Drivers, clean_environ, run_driver, submit
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -75,10 +76,31 @@ def test_py_files_bring_it_along(bare: Path, pyfiles: Path, drivers: Drivers) ->
         [bare, "-c", "import cometmq"], env=clean_environ(), capture_output=True, text=True, check=False, timeout=60
     )
     assert "ModuleNotFoundError" in alone.stderr
-    told = drivers.of_zip.result()
+    _check_zip(drivers.of_zip.result(), pyfiles)
+
+
+@pytest.mark.slow
+def test_a_zip_alone_needs_a_session_that_knows_it(bare: Path, pyfiles: Path, tmp_path: Path) -> None:
+    with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker:
+        told = submit(pyfiles, bare, broker.nameserver, tmp_path, threading.Event(), "submitted with session()")
+    _check_zip(told, pyfiles)
+
+
+def _check_zip(told: dict[str, Any], pyfiles: Path) -> None:
     assert told["bodies"] == told["streamed"] == ALL
     assert {Path(home).parts[-3] for home in [told["home"], *told["homes"]]} == {pyfiles.name}
     assert told["executors"] == 2
+
+
+def test_a_finder_without_its_zip_spoils_no_other_source(bare: Path, pyfiles: Path, tmp_path: Path) -> None:
+    shutil.copy(pyfiles.with_name("pyspark_cometmq.py"), tmp_path)
+    (tmp_path / "other.zip").write_bytes(b"none")
+    code = "import pyspark_cometmq; print(hasattr(pyspark_cometmq, 'DefaultSource'))"
+    done = subprocess.run(
+        [bare, "-c", code], env=clean_environ(), cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "False"
+    assert f"there is no zip of CometMQ in {tmp_path}: name it in --py-files, too" in done.stderr
 
 
 def test_spark_connect_reads_and_writes(drivers: Drivers) -> None:

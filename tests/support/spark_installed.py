@@ -101,6 +101,20 @@ def run_driver(
     return told | {"stderr": stderr}
 
 
+def submit(
+    files: str | Path,
+    bare: Path,
+    nameserver: str,
+    folder: Path,
+    is_over: threading.Event,
+    master: str = "submitted",
+) -> dict[str, Any]:
+    """Run the driver by `spark-submit --py-files`, on executors that have an environment without CometMQ."""
+    argv = [Path(sys.executable).with_name("spark-submit"), "--master", "local-cluster[2,1,1024]"]
+    argv += ["--conf", "spark.ui.enabled=false", "--py-files", files, DRIVER, nameserver, "OF_ZIP", master]
+    return run_driver(argv, clean_environ(PYSPARK_PYTHON=str(bare), SPARK_LOCAL_IP="127.0.0.1"), folder, is_over)
+
+
 def clean_environ(**more: str) -> dict[str, str]:
     """The environment without what would lead a driver to this checkout, or to a Spark or Java of the user's choice.
 

@@ -1,7 +1,8 @@
 """A driver that uses the data source as somebody does who has just installed it: a write, a table, a stream.
 
-Run as a process, with the nameserver, a topic and the master as arguments (or `submitted` under spark-submit, or the
-`sc://` address of a Connect server); prints what it saw. With a master of this process alone, it is a Connect server
+Run as a process, with the nameserver, a topic and the master as arguments; prints what it saw. In the place of a master
+under spark-submit, `submitted` makes a session that knows nothing of CometMQ, `submitted with session()` one by that;
+the `sc://` address of a Connect server, a client of it. With a master of this process alone, it is a Connect server
 too: a client of it, which is this file once more, does the same with a topic of its own.
 """
 
@@ -39,10 +40,13 @@ CONNECT_SERVER = {
 def session(master: str) -> SparkSession:
     if master.startswith("sc://"):
         return SparkSession.builder.remote(master).getOrCreate()
+    if master == "submitted":
+        return SparkSession.builder.getOrCreate()
     from cometmq.spark import session
 
     serving = CONNECT_SERVER if master.startswith("local[") else {}
-    return session("installed", None if master == "submitted" else master, {"spark.ui.enabled": "false", **serving})
+    given = None if master.startswith("submitted") else master
+    return session("installed", given, {"spark.ui.enabled": "false", **serving})
 
 
 def connected(spark: SparkSession, nameserver: str, topic: str) -> dict[str, Any]:
