@@ -1,8 +1,9 @@
 """`without_repeats()`: drops what the sink wrote twice, where a topic is read.
 
-Two messages are one row when stamp, topic and body are the same. The stamp alone would not do: after a shuffle, a
-repeated task may have its rows in another order, and then two different rows bear one stamp. Messages without a stamp
-(of other producers) all stay.
+Two messages are one row when stamp and content are the same: topic, body, tags, keys, properties that are not
+RocketMQ's own, and the flag if that column is there. The stamp alone would not do: after a shuffle, a repeated task may
+have its rows in another order, and then two different rows bear one stamp. Messages without a stamp (of other
+producers) all stay.
 """
 
 from datetime import timedelta
@@ -13,6 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from cometmq.spark.errors import OptionError
+from cometmq.spark.sink_properties import OF_COLUMNS, RESERVED, RESERVED_PREFIX
 from cometmq.spark.stamps import SPARK_ROW
 
 #: Columns of the source that tell messages apart.
@@ -45,10 +47,15 @@ def without_repeats(messages: DataFrame, within: timedelta = timedelta(hours=1))
 
 def _row_of(messages: DataFrame) -> Column:
     """A text that two messages have in common when they are one row."""
-    properties = F.col("properties")
+    pairs = F.col("properties")
     if isinstance(messages.schema["properties"].dataType, StringType):
-        stamp = F.get_json_object(properties, f"$.{SPARK_ROW}")
-    else:
-        stamp = properties[SPARK_ROW]
+        pairs = F.from_json(pairs, "map<string,string>")
+    # Sorted, as a map has no order and hence no hash.
+    content = F.array_sort(F.map_entries(F.map_filter(pairs, _is_content)))
+    columns = ["topic", "body", *(["flag"] if "flag" in messages.columns else [])]
     place = F.concat_ws("/", "topic", "brokerName", "queueId", "queueOffset")
-    return F.coalesce(F.concat(stamp, F.lit("#"), F.hex(F.xxhash64("topic", "body"))), place)
+    return F.coalesce(F.concat(pairs[SPARK_ROW], F.lit("#"), F.hex(F.xxhash64(*columns, content))), place)
+
+
+def _is_content(name: Column, value: Column) -> Column:
+    return ~(name.isin(*sorted(RESERVED - OF_COLUMNS)) | name.startswith(RESERVED_PREFIX))

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from cometmq.client.message import Message
 from cometmq.client.producer.outgoing import SEND_BATCH, Outgoing
-from cometmq.protocol.properties import TRANSIENT_PREFIX
 from cometmq.spark.access import Access
 from cometmq.spark.sink_lanes import Lane, Lanes
-from cometmq.spark.sink_rows import RESERVED, Flags, Ints, RowEncoder, Rows
+from cometmq.spark.sink_properties import RESERVED, RESERVED_PREFIX
+from cometmq.spark.sink_rows import Flags, Ints, RowEncoder, Rows
 from cometmq.spark.sink_sender import Request
 from cometmq.spark.stamps import SPARK_ROW
 
@@ -80,7 +80,7 @@ class Requests:
     def _message(self, row: dict[str, Any], number: int) -> Message:
         body, own = row["body"], row.get("properties") or {}
         kept = {name: value for name, value in own.items() if name not in RESERVED}
-        kept = {name: value for name, value in kept.items() if not name.startswith(TRANSIENT_PREFIX)}
+        kept = {name: value for name, value in kept.items() if not name.startswith(RESERVED_PREFIX)}
         return Message(
             body.encode() if isinstance(body, str) else body,
             tag=row.get("tags") or None,

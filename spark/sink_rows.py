@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.client import audit_stamp
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import item_size
 from cometmq.protocol.message_id import wall_millis
 from cometmq.spark.errors import SparkSourceError
 from cometmq.spark.sink_options import MAX_REQUEST_BYTES
+from cometmq.spark.sink_properties import RESERVED, RESERVED_PREFIX
 from cometmq.spark.stamps import SPARK_ROW
 
 Ints = npt.NDArray[np.int64]
@@ -25,9 +25,6 @@ Flags = npt.NDArray[np.bool_]
 
 _HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
 _OVERHEAD: Final = item_size(0, 0)
-
-#: Properties that belong to a message's way through another topic, or that the sink writes itself.
-RESERVED: Final = props.RESERVED | {SPARK_ROW, audit_stamp.PRODUCER, audit_stamp.SEQUENCE, audit_stamp.VOID}
 
 
 class RowRefused(SparkSourceError):
@@ -168,7 +165,7 @@ class RowEncoder:
         own = {props.SHARDING_KEY} if rows.column("shardingKey") is not None else set()
         listed = [name.encode() for name in RESERVED | own]
         known = pc.is_in(names, value_set=pa.array(listed, pa.binary()))
-        passing = pc.starts_with(names, pattern=props.TRANSIENT_PREFIX.encode())
+        passing = pc.starts_with(names, pattern=RESERVED_PREFIX.encode())
         found: Flags = pc.or_(known, passing).to_numpy(zero_copy_only=False)
         return found
 

@@ -182,6 +182,33 @@ def test_rows_with_one_stamp_that_differ_are_no_repeats(sink: Sink, topics: Topi
         without_repeats(sink.table(topic).drop("properties"))
 
 
+def test_rows_with_one_stamp_and_body_that_differ_are_no_repeats(sink: Sink, topics: TopicKit, name: Name) -> None:
+    topic = topics.make(name("T"), 1)
+    rows = sink.spark.range(0, 5, 1, 1)
+    plain = rows.selectExpr("'x' body")
+    others = rows.selectExpr(
+        "'x' body",
+        "if(id = 0, 't', null) tags",
+        "if(id = 1, 'k', null) keys",
+        "if(id = 2, map('p', '1', 'q', '2'), if(id = 3, map('q', '1', 'p', '2'), null)) properties",
+        "if(id = 4, 7, 0) flag",
+    )
+    for frame in (plain, others, others):
+        sink.write(frame, topic=topic, writeId="job-1")
+    assert set(Counter(str(stamp_of(row)) for row in sink.read(topic)).values()) == {3}
+
+    as_text = table_of(sink.spark, sink.options(topic) | {"propertiesAsJson": "true"})
+    for table in (sink.table(topic), as_text):
+        kept = without_repeats(table).collect()
+        assert len(kept) == 10
+        assert Counter((row.tags, row["keys"], row.flag) for row in kept) == {
+            (None, None, 0): 7,
+            ("t", None, 0): 1,
+            (None, "k", 0): 1,
+            (None, None, 7): 1,
+        }
+
+
 def test_a_write_in_foreach_batch_bears_the_stamps_of_its_batch(
     sink: Sink, topics: TopicKit, name: Name, checkpoint: str
 ) -> None:

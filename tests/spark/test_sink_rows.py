@@ -123,6 +123,13 @@ def test_bodies_may_be_texts_and_large_types() -> None:
     assert decode_properties(decoded.properties)["TAGS"] == "t"
 
 
+def test_the_buyer_is_a_users_property() -> None:
+    rows = rows_of(body=[b"x"], properties=[[(name, "1") for name in ("BUYER_ID", "TTL", "INSTANCE_ID", "MQ2_FLAG")]])
+    (item,) = encoder(drops_reserved=True).items(rows)
+    found = decode_properties(decode_batch(item.as_py())[0].properties)
+    assert found.keys() == {"UNIQ_KEY", "WAIT", SPARK_ROW, "BUYER_ID"}
+
+
 def test_names_of_rocketmq_are_left_out_of_the_properties_or_refused() -> None:
     own = [("UNIQ_KEY", "old"), ("a", "1"), (SPARK_ROW, "x:1:2:3"), ("__RMQ.TRANSIENT.x", "y"), ("TAGS", "no")]
     rows = rows_of(body=[b"x", b"y"], properties=[[("b", "2")], own], tags=["t", None])
