@@ -17,7 +17,6 @@ from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.archive_files import ARCHIVE, PARTITIONS, laid_out
 from cometmq.spark.jobs.compaction import FILE_SIZE, check_file_size, compact, hours_of
 from cometmq.spark.jobs.errors import NotAnArchive
-from cometmq.spark.jobs.lake import LakeFile
 from cometmq.spark.jobs.messages import Messages
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
 from cometmq.spark.jobs.ownership import Ownership, owner_of
@@ -82,9 +81,9 @@ def archive_stream(
     meter = Meter("archive", counts_bytes=True)
     publication = Publication(stream.sparkSession, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
-    ownership = Ownership(publication.lake, checkpoint, ARCHIVE)
+    ownership = Ownership(stream.sparkSession, publication, checkpoint, ARCHIVE)
     ownership.check()
-    with display or Silence() as shown, publication.opened():
+    with display or Silence() as shown, ownership.opened():
         writer = _BatchWriter(publication, ownership, meter, file_size if compact_closed else None)
         runs.run(
             stream.writeStream.foreachBatch(writer.write),
@@ -109,15 +108,14 @@ class _BatchWriter:
         self._file_size = file_size
 
     def write(self, rows: DataFrame, number: int) -> None:
-        self._ownership.claim()
-        batch = f"batch-{number:010d}"
-        if self._publication.is_done(batch):
-            return
-        counted = Observation()
+        batch, counted = self._ownership.batch(number), Observation()
         files = self._publication.publish(
             laid_out(rows).observe(counted, F.count(F.lit(1)).alias("rows")), batch, partition_by=PARTITIONS
         )
-        self._count(counted, files)
+        if files is None:
+            return
+        self._meter.add(int(counted.get["rows"]), sum(file.size for file in files))
+        self._meter.count("files", len(files))
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
             self.compact_closed(rows.sparkSession)
 
@@ -127,10 +125,6 @@ class _BatchWriter:
             now = datetime.now(UTC)
             hours = (hour for hour in hours_of(self._publication) if hour.is_over(now))
             compact(spark, self._publication, hours, file_size=self._file_size, meter=self._meter)
-
-    def _count(self, counted: Observation, files: list[LakeFile]) -> None:
-        self._meter.add(int(counted.get["rows"]), sum(file.size for file in files))
-        self._meter.count("files", len(files))
 
 
 def compact_archive(

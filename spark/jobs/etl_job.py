@@ -194,12 +194,13 @@ def _to_files(
     if missing:
         raise JobError(f"the result has no column {missing[0]} to partition by", f"it has {', '.join(result.columns)}")
     publication = Publication(result.sparkSession, output)
-    ownership = Ownership(publication.lake, checkpoint, TABLE)
+    kind = TABLE._replace(partitions=partition_by)
+    ownership = Ownership(result.sparkSession, publication, checkpoint, kind)
     ownership.check()
 
     def write(rows: DataFrame, number: int) -> None:
-        ownership.claim()
-        publication.publish(rows, f"batch-{number:010d}", partition_by=partition_by, format=format, options=options)
+        batch = ownership.batch(number)
+        publication.publish(rows, batch, partition_by=partition_by, format=format, options=options)
 
-    with publication.opened():
+    with ownership.opened():
         run(result.writeStream.foreachBatch(write))

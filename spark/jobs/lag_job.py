@@ -28,7 +28,7 @@ from cometmq.spark.errors import Unreachable
 from cometmq.spark.jobs.chart import Chart, Panel, Series
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
-from cometmq.spark.jobs.publication import Publication
+from cometmq.spark.jobs.publication import Batch, Publication
 from cometmq.spark.link import Link, link_to
 from cometmq.spark.option_texts import OptionTexts
 
@@ -186,7 +186,7 @@ def _flush(spark: SparkSession, publication: Publication, pending: list[Sample],
     if pending:
         rows: list[Any] = [tuple(each) for each in pending]
         first = round(pending[0].time.timestamp() * 1000)
-        publication.publish(spark.createDataFrame(rows, SCHEMA).coalesce(1), f"samples-{first:016d}")
+        publication.publish(spark.createDataFrame(rows, SCHEMA).coalesce(1), Batch(f"samples-{first:016d}"))
         pending.clear()
         if chart is not None:
             draw(spark.read.schema(SCHEMA).parquet(publication.directory), chart)

@@ -15,17 +15,26 @@ with its log, for plain directories. Not promised: that a reader sees all files 
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cometmq.spark.jobs.errors import JobError
+from cometmq.spark.jobs.errors import JobError, NotOurs
 from cometmq.spark.jobs.lake import Lake, LakeFile
 
 #: Formats whose files Spark writes itself: the ones that can be staged.
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
+
+
+class Batch(NamedTuple):
+    """What is published together."""
+
+    #: Later batches of a query have greater names.
+    name: str
+    #: Tells its messages from those that another batch of this name would have; None where nothing comes twice.
+    messages: str | None = None
 
 
 class Publication:
@@ -42,39 +51,63 @@ class Publication:
         self._journal = f"{self.staging}/journal"
 
     @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Have it for this process alone; what a killed process left half done is done first."""
+    def opened(self, is_new: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Have it for this process alone; what a killed process left half done is done first.
+
+        What is staged beside a directory that `is_new` was meant for one that somebody deleted.
+        """
         self.lake.make_directory(self._journal)
         with _locked(self.lake, self.staging):
+            if is_new():
+                self.lake.delete(self._journal)
+                self.lake.make_directory(self._journal)
             self._recover()
             yield
 
     # What happens to it
 
-    def is_done(self, batch: str) -> bool:
-        """Whether a batch was published."""
-        return self.lake.exists(f"{self._journal}/{batch}.done")
-
     def publish(
         self,
         rows: DataFrame,
-        batch: str,
+        batch: Batch,
         *,
         partition_by: Sequence[str] = (),
         format: str = "parquet",
         options: Mapping[str, str] | None = None,
-    ) -> list[LakeFile]:
-        """Put the rows into the directory, unless that batch is there; batches come in the order of their names.
-
-        The files that were added.
-        """
-        if self.is_done(batch):
-            return []
-        staged = self._stage(rows, batch, partition_by, format, options or {})
-        moves = {file.name: _named(file.name, batch, number) for number, file in enumerate(staged)}
-        self._enter(batch, {"moves": moves})
-        self._forget_before(batch)
+    ) -> list[LakeFile] | None:
+        """Put the rows into the directory: the files that were added, or None when that batch is there."""
+        if self._is_done(batch):
+            return None
+        name = batch.name
+        staged = self._stage(rows, name, partition_by, format, options or {})
+        moves = {file.name: _named(file.name, name, number) for number, file in enumerate(staged)}
+        self._enter(name, {"moves": moves} | ({} if batch.messages is None else {"messages": batch.messages}))
+        self._forget_before(name)
         return [LakeFile(moves[file.name], file.size) for file in staged]
+
+    def _is_done(self, batch: Batch) -> bool:
+        """Whether a batch was published.
+
+        After a kill Spark gives the last one again, with the same messages. Where it has others, or others came after
+        it, the checkpoint is an older one: these messages would be passed over, or be there twice.
+        """
+        done = f"{self._journal}/{batch.name}.done"
+        if batch.messages is None:
+            return self.lake.exists(done)
+        names = self._done()
+        if batch.name in names and json_of(self.lake, done).get("messages") in (None, batch.messages):
+            return True
+        if names and names[-1] >= batch.name:
+            raise NotOurs(
+                f"{self.directory} has {names[-1]} already, and the checkpoint goes on with another {batch.name}: "
+                "it is older than the directory",
+                "bring back the newer checkpoint, or write to another directory with a new one",
+            )
+        return False
+
+    def _done(self) -> list[str]:
+        """The batches that the journal remembers as done, sorted."""
+        return [each.removesuffix(".done") for each in self.lake.children(self._journal) if each.endswith(".done")]
 
     def replace(self, folder: str, content: DataFrame, batch: str, *, rows: int) -> None:
         """Put so many rows in the place of all files of a folder; `batch` is a name that was never used."""
@@ -96,7 +129,7 @@ class Publication:
         place = f"{self.staging}/{batch}"
         with _plain_files(rows.sparkSession):
             rows.write.mode("overwrite").format(format).options(**options).partitionBy(*partition_by).save(place)
-        return [file for file in self.lake.files(place) if not _is_hidden(file.name)]
+        return [file for file in self.lake.files(place) if not any(map(is_hidden, file.name.split("/")))]
 
     def _enter(self, batch: str, work: Mapping[str, object]) -> None:
         self.lake.write(f"{self._journal}/{batch}.json", json.dumps({"v": 1, **work}))
@@ -151,10 +184,9 @@ class Publication:
 
     def _forget_before(self, batch: str) -> None:
         """A batch runs only after Spark has noted the end of those before it: they cannot come again."""
-        for entry in self.lake.children(self._journal):
-            name, _, state = entry.rpartition(".")
-            if state == "done" and name < batch:
-                self.lake.delete(f"{self._journal}/{entry}")
+        for name in self._done():
+            if name < batch:
+                self.lake.delete(f"{self._journal}/{name}.done")
 
 
 def _named(name: str, batch: str, number: int) -> str:
@@ -164,8 +196,9 @@ def _named(name: str, batch: str, number: int) -> str:
     return f"{folder}{'/' if folder else ''}{batch}-{number:05d}{ending}"
 
 
-def _is_hidden(name: str) -> bool:
-    return any(part.startswith(("_", ".")) for part in name.split("/"))
+def is_hidden(name: str) -> bool:
+    """Whether Spark's readers pass over a file or a folder of that name: `_day=2025-01-31` has rows."""
+    return name.startswith(".") or (name.startswith("_") and "=" not in name)
 
 
 @contextmanager

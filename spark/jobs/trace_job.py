@@ -97,21 +97,21 @@ def _stream(
 ) -> None:
     publication = Publication(table.sparkSession, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
-    ownership = Ownership(publication.lake, checkpoint, TABLE)
+    ownership = Ownership(table.sparkSession, publication, checkpoint, TABLE)
     ownership.check()
 
     def write(rows: DataFrame, number: int) -> None:
-        ownership.claim()
+        batch = ownership.batch(number)
         rows = rows.persist()
         try:
             if not rows.isEmpty():
-                publication.publish(rows.coalesce(1), f"batch-{number:010d}")
+                publication.publish(rows.coalesce(1), batch)
                 if chart is not None:
                     _draw(_written(rows.sparkSession, output, rows), chart)
         finally:
             rows.unpersist()
 
-    with publication.opened():
+    with ownership.opened():
         runs.run(
             table.writeStream.foreachBatch(write).outputMode("append"),
             when,

@@ -14,7 +14,7 @@ from cometmq.spark.jobs import JobError, archive, compact_archive, read_archive
 from cometmq.spark.jobs.archive_files import MARK
 from cometmq.spark.jobs.compaction import Hour
 from cometmq.spark.jobs.lake import Lake, LakeFile
-from cometmq.spark.jobs.publication import Publication
+from cometmq.spark.jobs.publication import Batch, Publication
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit, rows_expected, rows_of
 
@@ -125,7 +125,7 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
         last = "batch-0"
         with contextlib.suppress(Killed), publication.opened():
             for last, batch in batches.items():
-                publication.publish(batch, last, partition_by=["part"])
+                publication.publish(batch, Batch(last), partition_by=["part"])
             content = spark.read.parquet(f"{place}/part=0").coalesce(1)
             publication.replace("part=0", content, "compact-x", rows=30)
         # The next run does the rest: Spark calls for the last batch again, and for those that follow.
@@ -133,7 +133,7 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
         with again.opened():
             for name, batch in batches.items():
                 if name >= last:
-                    again.publish(batch, name, partition_by=["part"])
+                    again.publish(batch, Batch(name), partition_by=["part"])
         found = sorted(pyarrow.dataset.dataset(place, partitioning="hive").to_table()["id"].to_pylist())
         assert found == list(range(60)), f"killed after {steps} steps"
         seen.append(len(list(place.rglob("*.parquet"))))
