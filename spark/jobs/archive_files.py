@@ -9,17 +9,19 @@ Days and hours are those of `storeTimestamp` in UTC. Any reader of Parquet reads
 """
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import unquote
 
-from pyspark.sql import DataFrame, SparkSession
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
-from cometmq.spark.jobs.errors import NotAnArchive
+from cometmq.spark.jobs.errors import ManyTypes, NotAnArchive
 from cometmq.spark.jobs.lake import Lake
-from cometmq.spark.jobs.messages import utc_day, utc_hour, within
+from cometmq.spark.jobs.messages import millis, utc_day, utc_hour, within
 from cometmq.spark.jobs.ownership import Kind, owner_of
 
 MARK: Final = "_archive.json"
@@ -52,22 +54,44 @@ def read_archive(
             f"{lake.root} is no archive (it has no {MARK})",
             "name the --output of the archive job, not a folder in it",
         )
-    there = [unquote(name).removeprefix("topic=") for name in lake.children(lake.root) if name.startswith("topic=")]
+    names = (name for name in lake.children(lake.root) if name.startswith("topic="))
+    there = {unquote(name).removeprefix("topic="): name for name in names}
     if not there:
         raise NotAnArchive(f"the archive {lake.root} is empty", "archive something first")
     for topic in topics:
         if topic not in there:
             raise NotAnArchive(f"the archive {lake.root} has no topic {topic}", f"it has {', '.join(there)}")
+    folders = [f"{lake.root}/{there[topic]}" for topic in topics or there]
+    places = _days(lake, folders, since, until) or folders
     # Spark guesses the types of what it reads from paths: a topic that is called 007 is a text all the same.
-    found = spark.read.parquet(lake.root).schema
+    found = merged(spark.read.option("basePath", lake.root), *places).schema
     kinds = {"topic": StringType(), "day": DateType(), "hour": StringType()}
     schema = StructType([StructField(each.name, kinds.get(each.name, each.dataType)) for each in found.fields])
-    rows = spark.read.schema(schema).parquet(lake.root)
-    if topics:
-        rows = rows.where(F.col("topic").isin(*topics))
-    day = F.col("day")
-    if since is not None:
-        rows = rows.where(day >= utc_day(F.lit(since)))
-    if until is not None:
-        rows = rows.where(day <= utc_day(F.lit(until)))
+    rows = spark.read.option("basePath", lake.root).schema(schema).parquet(*places)
     return rows.where(within(F.col("storeTimestamp"), since, until)).drop("day", "hour")
+
+
+def merged(reader: DataFrameReader, *places: str) -> DataFrame:
+    """Files with the columns of all of them: a run with another `includeProperties` wrote others."""
+    try:
+        return reader.option("mergeSchema", "true").parquet(*places)
+    except (PySparkException, Py4JError) as error:
+        if "[CANNOT_MERGE_SCHEMAS]" not in str(error):
+            raise
+        raise ManyTypes(
+            f"a column has several types in the files of {', '.join(places[:3])}",
+            "they were written with other options (propertiesAsJson?): read them one range of time after the other",
+        ) from error
+
+
+def _days(lake: Lake, folders: Sequence[str], since: datetime | None, until: datetime | None) -> list[str]:
+    """The folders of the days that may have something of a range of time; none where there is no range, too."""
+    if since is None and until is None:
+        return []
+    first = "" if since is None else _day_folder(since)
+    last = "day=~" if until is None else _day_folder(until)
+    return [f"{place}/{day}" for place in folders for day in lake.children(place) if first <= day <= last]
+
+
+def _day_folder(time: datetime) -> str:
+    return f"day={datetime.fromtimestamp(millis(time) / 1000, UTC).date().isoformat()}"

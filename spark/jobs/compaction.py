@@ -6,6 +6,7 @@ nothing. A reader that has listed the old files before and opens them afterwards
 be started again, it does not read wrong.
 """
 
+import logging
 import math
 import secrets
 from collections import defaultdict
@@ -16,11 +17,13 @@ from typing import Final, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from cometmq.spark.jobs.archive_files import ROW_ORDER
-from cometmq.spark.jobs.errors import JobError
+from cometmq.spark.jobs.archive_files import ROW_ORDER, merged
+from cometmq.spark.jobs.errors import JobError, ManyTypes
 from cometmq.spark.jobs.lake import LakeFile
 from cometmq.spark.jobs.metrics import Meter
 from cometmq.spark.jobs.publication import Publication
+
+log = logging.getLogger(__name__)
 
 #: Bytes of a file that is big enough: what Spark and DuckDB read in one piece.
 FILE_SIZE: Final = 128 * 1024**2
@@ -68,7 +71,12 @@ def compact(
             continue
         place = f"{publication.directory}/{hour.folder}"
         files = max(1, math.ceil(sum(file.size for file in hour.files) / file_size))
-        rows = spark.read.parquet(place)
+        try:
+            rows = merged(spark.read, place)
+        except ManyTypes as error:  # they can be read one by one, and what archives must go on
+            log.warning("the files of an hour stay as they are: %s", error)
+            meter.count("unjoinedHours")
+            continue
         order = [F.col(name) for name in ROW_ORDER if name in rows.columns]
         shaped = rows.coalesce(1) if files == 1 else rows.repartitionByRange(files, *order)
         batch = f"compact-{secrets.token_hex(6)}"

@@ -31,6 +31,10 @@ class NotAnArchive(JobError):
     """Raised when a directory is not what the archive job writes, or has not what is asked for."""
 
 
+class ManyTypes(JobError):
+    """Raised when files that belong together have a column of the same name and of different types."""
+
+
 class NotOurs(JobError):
     """Raised when a directory that a job is to write to is not the one of its checkpoint."""
 

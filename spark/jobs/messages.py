@@ -54,7 +54,7 @@ class Messages:
         names = [name.strip() for name in names if name.strip()]
         if not names:
             raise JobError("no topic is named", "give at least one topic")
-        if since is not None and until is not None and since >= until:
+        if since is not None and until is not None and millis(since) >= millis(until):
             raise JobError(f"the time from {since.isoformat()} to {until.isoformat()} is empty", "swap the two times")
         return cls(tuple(names), name_server, since, until, dict(options or {}))
 
@@ -66,11 +66,11 @@ class Messages:
             chosen["nameServer"] = self.name_server
         if self.since is not None:
             # What has nothing since then is read from its end, and not an error.
-            chosen |= {"startingTimestamp": _millis(self.since), "startingOffsetsByTimestampStrategy": "latest"}
+            chosen |= {"startingTimestamp": str(millis(self.since)), "startingOffsetsByTimestampStrategy": "latest"}
         elif not _STARTS & set(map(str.lower, self.options)):
             chosen["startingOffsets"] = "earliest"
         if self.until is not None:
-            chosen["endingTimestamp"] = _millis(self.until)
+            chosen["endingTimestamp"] = str(millis(self.until))
         return chosen | dict(self.options)
 
     def with_options(self, **options: str) -> "Messages":
@@ -115,9 +115,9 @@ def within(time: Column, since: datetime | None, until: datetime | None) -> Colu
     """Whether a time is in a range."""
     condition = F.lit(True)
     if since is not None:
-        condition = condition & (time >= F.timestamp_millis(F.lit(int(_millis(since)))))
+        condition = condition & (time >= F.timestamp_millis(F.lit(millis(since))))
     if until is not None:
-        condition = condition & (time < F.timestamp_millis(F.lit(int(_millis(until)))))
+        condition = condition & (time < F.timestamp_millis(F.lit(millis(until))))
     return condition
 
 
@@ -129,6 +129,7 @@ def time_of(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def _millis(time: datetime) -> str:
+def millis(time: datetime) -> int:
+    """Milliseconds since 1970; a time without a zone is one of UTC, whatever the zone of this machine is."""
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return str(round(zoned.timestamp() * 1000))
+    return round(zoned.timestamp() * 1000)
