@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.archive_files import ARCHIVE, PARTITIONS, laid_out
-from cometmq.spark.jobs.compaction import FILE_SIZE, check_file_size, compact, hours_of
+from cometmq.spark.jobs.compaction import FILE_SIZE, Closing, check_file_size, compact, hours_of
 from cometmq.spark.jobs.errors import NotAnArchive
 from cometmq.spark.jobs.messages import Messages
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
@@ -106,6 +106,7 @@ class _BatchWriter:
         self._ownership = ownership
         self._meter = meter
         self._file_size = file_size
+        self._closing = Closing(publication)
 
     def write(self, rows: DataFrame, number: int) -> None:
         batch, counted = self._ownership.batch(number), Observation()
@@ -116,14 +117,14 @@ class _BatchWriter:
             return
         self._meter.add(int(counted.get["rows"]), sum(file.size for file in files))
         self._meter.count("files", len(files))
+        self._closing.add(files)
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
             self.compact_closed(rows.sparkSession)
 
     def compact_closed(self, spark: SparkSession) -> None:
         """Join the small files of the hours that are over."""
         if self._file_size is not None:
-            now = datetime.now(UTC)
-            hours = (hour for hour in hours_of(self._publication) if hour.is_over(now))
+            hours = self._closing.over(datetime.now(UTC))
             compact(spark, self._publication, hours, file_size=self._file_size, meter=self._meter)
 
 

@@ -57,6 +57,33 @@ def hours_of(publication: Publication) -> list[Hour]:
     return [Hour(folder, tuple(files)) for folder, files in sorted(folders.items())]
 
 
+class Closing:
+    """The hours that are to be joined when they are over.
+
+    An archive of a year has more files than can be listed between two batches. So all of them are listed once a run;
+    then those of the hours that have got files since, or were not over. Mutable state: which ones.
+    """
+
+    def __init__(self, publication: Publication) -> None:
+        self._publication = publication
+        self._folders: set[str] | None = None
+
+    def add(self, files: Iterable[LakeFile]) -> None:
+        """Files were published."""
+        if self._folders is not None:
+            self._folders |= {file.name.rpartition("/")[0] for file in files}
+
+    def over(self, now: datetime) -> list[Hour]:
+        """The hours that are over and have news."""
+        hours = hours_of(self._publication) if self._folders is None else [self._hour(each) for each in self._folders]
+        self._folders = {hour.folder for hour in hours if not hour.is_over(now)}
+        return sorted(hour for hour in hours if hour.is_over(now))
+
+    def _hour(self, folder: str) -> Hour:
+        files = self._publication.lake.files(f"{self._publication.directory}/{folder}")
+        return Hour(folder, tuple(LakeFile(f"{folder}/{file.name}", file.size) for file in files))
+
+
 def compact(
     spark: SparkSession,
     publication: Publication,

@@ -1,7 +1,7 @@
 """Archives as several runs left them: with columns of their own, and read from machines in any zone of time."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from pyspark.sql import SparkSession
 
 from cometmq.spark.jobs import JobError, compact_archive, read_archive
 from cometmq.spark.jobs.archive_files import ARCHIVE
-from cometmq.spark.jobs.lake import Lake
+from cometmq.spark.jobs.compaction import Closing
+from cometmq.spark.jobs.lake import Lake, LakeFile
 from cometmq.spark.jobs.ownership import write_mark
+from cometmq.spark.jobs.publication import Publication
 
 pytestmark = pytest.mark.spark
 
@@ -44,6 +46,12 @@ class ArchiveKit:
     def read(self, *topics: str, **times: datetime) -> list[int]:
         rows = read_archive(self.spark, str(self.place), topics, **times)
         return sorted(row.queueOffset for row in rows.select("queueOffset").collect())
+
+    def published(self, stored: datetime) -> LakeFile:
+        """A file that a run has just written."""
+        self.add(stored=stored)
+        file = max(self.place.rglob("*.parquet"), key=lambda each: each.name)
+        return LakeFile(str(file.relative_to(self.place)), file.stat().st_size)
 
 
 @pytest.fixture
@@ -104,3 +112,27 @@ def test_topics_are_found_by_their_names_and_not_by_those_of_folders(kit: Archiv
     assert kit.read("007") == [0]
     assert kit.read("shop%orders") == [1]
     assert {row.topic for row in read_archive(kit.spark, str(kit.place)).collect()} == {"007", "shop%orders"}
+
+
+def test_hours_without_news_are_listed_once_a_run(kit: ArchiveKit, monkeypatch: pytest.MonkeyPatch) -> None:
+    publication, listed, hour = Publication(kit.spark, str(kit.place)), [], timedelta(hours=1)
+
+    def files(directory: str, of: Callable[[str], list[LakeFile]] = publication.lake.files) -> list[LakeFile]:
+        listed.append(directory.removeprefix(publication.directory))
+        return of(directory)
+
+    monkeypatch.setattr(publication.lake, "files", files)
+    closing, first, second = Closing(publication), "topic=T/day=2026-01-31/hour=23", "topic=T/day=2026-02-01/hour=00"
+
+    def over(hours: int) -> list[tuple[str, int]]:
+        listed.clear()
+        return [(each.folder, len(each.files)) for each in closing.over(MOMENT + hours * hour)]
+
+    closing.add([kit.published(MOMENT), kit.published(MOMENT + hour)])
+    assert (over(1), listed) == ([(first, 1)], [""])
+    # One hour is not over yet, and gets a file; the other one gets a late message.
+    closing.add([kit.published(MOMENT + hour)])
+    assert (over(1), listed) == ([], [f"/{second}"])
+    closing.add([kit.published(MOMENT)])
+    assert over(3) == [(first, 2), (second, 2)]
+    assert (over(9), listed) == ([], [])
