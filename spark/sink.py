@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from cometmq.spark.errors import OptionError
-from cometmq.spark.sink_columns import SinkColumns
+from cometmq.spark.sink_columns import check_columns
 from cometmq.spark.sink_options import SinkOptions, parse
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWrite
 
 def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:
     parsed = parse(options)
-    SinkColumns.of(schema, parsed.topic)
+    check_columns(schema, parsed.topic)
     return parsed
 
 

@@ -6,7 +6,6 @@ Checked in the driver, before a task starts. What becomes of their values is in 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-import msgspec
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -62,34 +61,32 @@ COLUMNS: Final[dict[str, SinkColumn]] = {
 }
 
 
-class SinkColumns(msgspec.Struct, frozen=True):
-    """Which columns a DataFrame has. Pickles with the writer."""
+def check_columns(schema: StructType, topic: str) -> None:
+    """Refuse a DataFrame that cannot be written; `topic` is the option of that name."""
+    for field in schema.fields:
+        column = COLUMNS.get(field.name)
+        if column is None:
+            raise _refused(field.name, f"the sink has the columns {', '.join(COLUMNS)}; select() those to be sent")
+        if not column.takes(field.dataType):
+            raise _refused(
+                f"{field.name} {field.dataType.simpleString()}", f"{field.name} may be {column.may_be}; cast it"
+            )
+    found = frozenset(schema.names)
+    if len(found) < len(schema.names):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise _refused(twice, "the DataFrame has it twice; drop one")
+    if "body" not in found:
+        raise _refused("body", "it is missing; select what shall be sent as body (binary or string)")
+    if "brokerName" in found and "queueId" not in found:
+        raise _refused("brokerName", "it means nothing without queueId; select that column, too, or drop this one")
+    if "topic" not in found and not topic:
+        raise OptionError("topic", "", "no topic is named: give the option, or a column topic")
 
-    names: frozenset[str]
 
-    @classmethod
-    def of(cls, schema: StructType, topic: str) -> "SinkColumns":
-        """The columns of a DataFrame that is written; `topic` is the option of that name."""
-        for field in schema.fields:
-            column = COLUMNS.get(field.name)
-            if column is None:
-                raise _refused(field.name, f"the sink has the columns {', '.join(COLUMNS)}; select() those to be sent")
-            if not column.takes(field.dataType):
-                raise _refused(
-                    f"{field.name} {field.dataType.simpleString()}", f"{field.name} may be {column.may_be}; cast it"
-                )
-        found = frozenset(schema.names)
-        if len(found) < len(schema.names):
-            twice = next(name for name in schema.names if schema.names.count(name) > 1)
-            raise _refused(twice, "the DataFrame has it twice; drop one")
-        if "body" not in found:
-            raise _refused("body", "it is missing; select what shall be sent as body (binary or string)")
-        if "topic" not in found and not topic:
-            raise OptionError("topic", "", "no topic is named: give the option, or a column topic")
-        return cls(found)
+class SinkColumns:
+    """`check_columns` under its former name."""
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.names
+    of = staticmethod(check_columns)
 
 
 def _refused(what: str, remedy: str) -> OptionError:

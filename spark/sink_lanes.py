@@ -71,9 +71,11 @@ class Lanes:
             except OptionError as error:
                 rows.refuse(here, f"{topic!r} is no topic to send to", error.remedy)
             self._checked.add(topic)
-        queue_id, key = values.get("queueId"), values.get("shardingKey")
+        queue_id, broker, key = (values.get(name) for name in ("queueId", "brokerName", "shardingKey"))
         if queue_id is not None:
-            return Lane(topic, self._queue(rows, here, topic, queue_id, values.get("brokerName")))
+            return Lane(topic, self._queue(rows, here, topic, queue_id, broker))
+        if broker is not None:
+            rows.refuse(here, f"it names broker {broker} and no queue", "give it a queueId, or no brokerName")
         if key:
             return Lane(topic, java_hash(self._of_topic(topic), _ANY, key))
         return Lane(topic)

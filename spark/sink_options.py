@@ -18,7 +18,7 @@ from cometmq.spark.access_options import ACCESS, access_of
 from cometmq.spark.errors import OptionError
 from cometmq.spark.option_texts import Option, OptionTexts, declared
 
-#: Bytes of one request at most: brokers refuse larger messages (maxMessageSize).
+#: Bytes of a request of several rows at most: as it comes, a broker refuses what is larger (maxMessageSize).
 MAX_REQUEST_BYTES: Final = 4 * 1024 * 1024
 
 #: All options of the sink.

@@ -1,24 +1,25 @@
-"""Cuts the rows of a task into requests: batches for most, single messages for those with a delivery time to come.
+"""Cuts the rows of a task into requests: batches for most, single messages for the large and for the delayed.
 
-Between encoding (`sink_rows`), choosing (`sink_lanes`) and sending (`sink_sender`): values in, values out.
+A batch must not be larger than a message may be, with all that its items take beside their bodies, and cannot wait for
+a delivery time. All rows are encoded as items first, so that a row is the same message either way. Between encoding
+(`sink_rows`), choosing (`sink_lanes`) and sending (`sink_sender`): values in, values out.
 """
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cometmq.client.message import Message
 from cometmq.client.producer.outgoing import SEND_BATCH, Outgoing
+from cometmq.protocol import properties as props
+from cometmq.protocol.batch import decode_batch
 from cometmq.spark.access import Access
 from cometmq.spark.sink_lanes import Lane, Lanes
-from cometmq.spark.sink_properties import RESERVED, RESERVED_PREFIX
 from cometmq.spark.sink_rows import Flags, Ints, RowEncoder, Rows
 from cometmq.spark.sink_sender import Request
-from cometmq.spark.stamps import SPARK_ROW
 
 #: Rows and bytes that are encoded at once: enough to make columns pay, too little to fill a worker's memory.
 PIECE_ROWS: Final = 16_384
@@ -49,47 +50,60 @@ class Requests:
         if times is not None:
             later = _later(times, datetime.now(UTC))
             if later.any():
-                yield from self._single(rows.only(later))
+                yield from self._delayed(rows.only(later))
                 rows = rows.only(~later)
         if len(rows.numbers):
             yield from self._batches(rows)
 
     def _batches(self, rows: Rows) -> Iterator[Request]:
-        items = self._encoder.items(rows)
-        for lane, places in self._lanes.of(rows):
-            taken, numbers = items, rows.numbers
-            if places is not None:
-                taken, numbers = items.take(pa.array(places)), rows.numbers[places]
-            topic = self._access.wire_topic(lane.topic)
-            for body, first, last in _cut(taken, numbers, self._send_bytes):
+        for lane, items, numbers in self._by_lane(rows):
+            for body, first, last in _cut(items, numbers, self._send_bytes):
+                if first == last and len(body) > self._send_bytes:
+                    yield self._single(lane, body, rows.partition, first)
+                    continue
                 # Every item has a unique key of its own: the whole needs none.
+                topic = self._access.wire_topic(lane.topic)
                 outgoing = Outgoing(topic, body, self._encoder.common, "", code=SEND_BATCH)
                 yield Request(lane, outgoing, len(body), rows.partition, first, last)
 
-    def _single(self, rows: Rows) -> Iterator[Request]:
-        self._encoder.items(rows)  # refuses what cannot be sent
-        lanes = self._lanes.of(rows)
-        of_row: dict[int, Lane] = {}
-        for lane, places in lanes:
-            of_row |= dict.fromkeys(range(len(rows.numbers)) if places is None else places.tolist(), lane)
-        for at, row in enumerate(rows.batch.to_pylist(maps_as_pydicts="strict")):
-            number = int(rows.numbers[at])
-            message = self._message(row, number)
-            yield Request(of_row[at], message, len(message.body), rows.partition, number, number)
+    def _delayed(self, rows: Rows) -> Iterator[Request]:
+        # A number says which of the rows an item was: lanes take them out of their order.
+        moments = dict(zip(rows.numbers.tolist(), _moments(rows), strict=True))
+        for lane, items, numbers in self._by_lane(rows):
+            for item, number in zip(items, numbers.tolist(), strict=True):
+                yield self._single(lane, item.as_py(), rows.partition, number, moments[number])
 
-    def _message(self, row: dict[str, Any], number: int) -> Message:
-        body, own = row["body"], row.get("properties") or {}
-        kept = {name: value for name, value in own.items() if name not in RESERVED}
-        kept = {name: value for name, value in kept.items() if not name.startswith(RESERVED_PREFIX)}
-        return Message(
-            body.encode() if isinstance(body, str) else body,
-            tag=row.get("tags") or None,
-            keys=row.get("keys") or None,
-            properties=kept | {SPARK_ROW: f"{self._encoder.stamp_prefix}{number}"},
-            flag=row.get("flag") or 0,
-            sharding_key=row.get("shardingKey") or None,
-            deliver_at=row["deliverTime"].astimezone(UTC),
-        )
+    def _by_lane(self, rows: Rows) -> Iterator[tuple[Lane, pa.BinaryArray, Ints]]:
+        """The lanes of rows, the items that go there, and the numbers of their rows, in order."""
+        items = self._encoder.items(rows)
+        for lane, places in self._lanes.of(rows):
+            if places is None:
+                yield lane, items, rows.numbers
+            else:
+                yield lane, items.take(pa.array(places)), rows.numbers[places]
+
+    def _single(
+        self, lane: Lane, encoded: bytes, partition: int, number: int, deliver_at: datetime | None = None
+    ) -> Request:
+        (item,) = decode_batch(encoded)
+        text = item.properties
+        if deliver_at is not None:
+            text += f"{props.TIMER_DELIVER_MS}\x01{_millis(deliver_at)}\x02".encode()
+        key = (props.find(text, props.UNIQ_KEY.encode()) or b"").decode()
+        topic = self._access.wire_topic(lane.topic)
+        outgoing = Outgoing(topic, item.body, text.decode(), key, item.flag)
+        return Request(lane, outgoing, len(item.body), partition, number, number, deliver_at)
+
+
+def _moments(rows: Rows) -> list[datetime]:
+    times = rows.column("deliverTime")
+    assert times is not None, "these rows were chosen by it"
+    return [moment.astimezone(UTC) for moment in times.to_pylist()]
+
+
+def _millis(moment: datetime) -> int:
+    """Milliseconds since 1970, rounded up: never before its time."""
+    return -((datetime(1970, 1, 1, tzinfo=UTC) - moment) // timedelta(milliseconds=1))
 
 
 def _later(times: pa.Array, now: datetime) -> Flags:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from cometmq.protocol import properties as props
 from cometmq.protocol.batch import item_size
+from cometmq.protocol.frame import MAX_FRAME
 from cometmq.protocol.message_id import wall_millis
 from cometmq.spark.errors import SparkSourceError
-from cometmq.spark.sink_options import MAX_REQUEST_BYTES
 from cometmq.spark.sink_properties import RESERVED, RESERVED_PREFIX
 from cometmq.spark.stamps import SPARK_ROW
 
@@ -25,6 +25,10 @@ Flags = npt.NDArray[np.bool_]
 
 _HEAD: Final = np.dtype([("size", ">i4"), ("magic", ">i4"), ("crc", ">i4"), ("flag", ">i4"), ("length", ">i4")])
 _OVERHEAD: Final = item_size(0, 0)
+
+#: Bytes of a row at most: no peer takes a larger frame, and a header needs its share. What brokers take is theirs to
+#: say (maxMessageSize, 4 MiB by default).
+MAX_ROW_BYTES: Final = MAX_FRAME - 64 * 1024
 
 
 class RowRefused(SparkSourceError):
@@ -81,9 +85,7 @@ class RowEncoder:
         rows.refuse(~_valid(bodies), "its body is null", "filter such rows out, or give them a body")
         rows.refuse(body_lengths == 0, "its body is empty", "RocketMQ has no empty messages; filter such rows out")
         sizes = body_lengths + text_lengths + _OVERHEAD
-        rows.refuse(
-            sizes > MAX_REQUEST_BYTES, f"it takes more than {MAX_REQUEST_BYTES} bytes", "keep large bodies elsewhere"
-        )
+        rows.refuse(sizes > MAX_ROW_BYTES, f"it takes more than {MAX_ROW_BYTES} bytes", "keep large bodies elsewhere")
         rows.refuse(
             text_lengths > props.MAX_PROPERTIES_LENGTH,
             f"its tags, keys and properties take more than {props.MAX_PROPERTIES_LENGTH} bytes",
@@ -123,12 +125,11 @@ class RowEncoder:
             parts.append(texts)
             pairs += counts
         whole = pc.binary_join_element_wise(*parts, b"")
-        for separator in (b"\x01", b"\x02"):
-            rows.refuse(
-                pc.count_substring(whole, pattern=separator).to_numpy() != pairs,
-                "its tags, keys, shardingKey or properties hold the character 0x01 or 0x02, which separates properties",
-                "remove the character, or put the text into the body",
-            )
+        rows.refuse(
+            pc.count_substring(whole, pattern=b"\x02").to_numpy() != pairs,
+            "its tags, keys, shardingKey or properties hold the character 0x02, which separates properties",
+            "remove the character, or put the text into the body",
+        )
         return whole
 
     def _properties(self, rows: Rows, maps: pa.MapArray) -> tuple[pa.BinaryArray, Ints]:
@@ -138,6 +139,11 @@ class RowEncoder:
         values = maps.items.slice(offsets[0], offsets[-1] - offsets[0])
         offsets = offsets - offsets[0]
         names, values = _bytes(names), _bytes(values)
+        rows.refuse(
+            _any_of_each(_numbers(pc.count_substring(names, pattern=b"\x01"), 0) > 0, offsets),
+            "the name of a property holds the character 0x01, which ends names",
+            "remove the character, or put the text into the body",
+        )
         reserved = self._reserved(rows, names)
         empty = (_lengths(names) == 0) | (_lengths(values) == 0)
         rows.refuse(

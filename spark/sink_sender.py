@@ -10,17 +10,19 @@ import random
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final, TypeVar
 
 from cometmq.client.client import Client
-from cometmq.client.errors import NoNameserver, NoRoute, SendFailed, Unsupported
+from cometmq.client.errors import MessageRefused, NoNameserver, NoRoute, SendFailed, Unsupported
 from cometmq.client.message import Message, SendReceipt, SendStatus
 from cometmq.client.producer import Producer
+from cometmq.client.producer.delays import Delays
 from cometmq.client.producer.outgoing import Outgoing
 from cometmq.client.producer.producer import NEW_TOPIC_QUEUES
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import TopicRoute
-from cometmq.protocol import names, namespaces
+from cometmq.protocol import names
 from cometmq.protocol.codes import ResponseCode
 from cometmq.protocol.errors import CometMQError
 from cometmq.remoting.errors import TransportError
@@ -35,6 +37,10 @@ _T = TypeVar("_T")
 FIRST_PAUSE: Final = 0.2
 LONGEST_PAUSE: Final = 5.0
 
+#: What brokers say that keep no timers: RocketMQ 5 with timerWheelEnable=false, and CometMQ. Others complain of a timer
+#: that they cannot keep: too far away, or one too many.
+_NO_TIMERS: Final = ("timer message is not enabled", "asks for a timer")
+
 
 class NotSent(SparkSourceError):
     """Raised when rows could not be sent; says which ones, where to, and why. Rows before them may be stored."""
@@ -42,15 +48,17 @@ class NotSent(SparkSourceError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Rows that go out together: the items of a batch, or one message that cannot be part of one."""
+    """Rows that go out together: the items of a batch, or one message that cannot be part of one. Packed once."""
 
     lane: Lane
-    content: Outgoing | Message
+    content: Outgoing
     size: int
     partition: int
     #: Numbers of the first and the last row in the partition.
     first_row: int
     last_row: int
+    #: Of a message that needs brokers with timers.
+    deliver_at: datetime | None = None
 
     def __str__(self) -> str:
         rows = f"row {self.first_row}" if self.first_row == self.last_row else f"rows {self.first_row}-{self.last_row}"
@@ -78,6 +86,7 @@ class Sender:
     def __init__(self, client: Client, producer: Producer, window: Window, retries: int) -> None:
         self._client = client
         self._producer = producer
+        self._delays = Delays(client, None)
         self._window = window
         self._retries = retries
         self._on_the_way = 0
@@ -160,21 +169,22 @@ class Sender:
             del self._lanes[queue]
 
     async def _send(self, request: Request) -> SendReceipt:
-        return await self._retried(str(request), lambda: self._once(request))
+        return await self._retried(
+            str(request), lambda: self._once(request), of_several=request.first_row < request.last_row
+        )
 
     async def _once(self, request: Request) -> SendReceipt:
-        content, (topic, queue) = request.content, request.lane
+        content, queue = request.content, request.lane.queue
         # Asked for here and not by the send: silent nameservers are then named, whatever time a send has.
-        wire_topic = namespaces.wrap(self._client.namespace, topic)
-        route = self._client.routes.known(wire_topic) or await route_to(self._client, wire_topic)
+        route = self._client.routes.known(content.topic) or await route_to(self._client, content.topic)
+        if request.deliver_at is not None:
+            # Its property is packed; this refuses brokers that would deliver at once and say nothing.
+            await self._delays.properties(route, Message(b"-", deliver_at=request.deliver_at))
         if queue is None and self._silent:
             others = [each for each in route.publish if each.broker_name not in self._silent]
             queue = random.choice(others) if others else None
         try:
-            if isinstance(content, Message):
-                receipt = await self._producer.send(topic, content, queue=queue)
-            else:
-                receipt = await self._producer.send_prepared(content, queue)
+            receipt = await self._producer.send_prepared(content, queue)
         except SendFailed as error:
             self._silent |= {each.broker_name for each in error.attempts if isinstance(each.error, TransportError)}
             raise
@@ -188,7 +198,7 @@ class Sender:
             raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
         return route.publish
 
-    async def _retried(self, what: str, work: Callable[[], Awaitable[_T]]) -> _T:
+    async def _retried(self, what: str, work: Callable[[], Awaitable[_T]], *, of_several: bool = False) -> _T:
         pause = FIRST_PAUSE
         tries = 0
         while True:
@@ -198,7 +208,7 @@ class Sender:
             except CometMQError as error:
                 if tries > self._retries or not _may_pass(error):
                     again = "" if tries == 1 else f" after {tries} tries"
-                    raise NotSent(f"{what} could not be sent{again}: {error}", _remedy(error)) from error
+                    raise NotSent(f"{what} could not be sent{again}: {error}", _remedy(error, of_several)) from error
                 log.info("%s: %s; tried again in %.1f s", what, error, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -209,12 +219,16 @@ def _may_pass(error: CometMQError) -> bool:
     return bool(error.retriable) or isinstance(error, NoNameserver)
 
 
-def _remedy(error: CometMQError) -> str:
-    """What the user of the sink can do."""
+def _remedy(error: CometMQError, of_several: bool) -> str:
+    """What the user of the sink can do. `of_several`: about a request of several rows."""
     if isinstance(error, NoRoute):
         return "create the topic with mqadmin updateTopic, or correct the option topic or the column topic"
-    if isinstance(error, Unsupported) or "timer" in str(error).lower():
+    if "max delay" in str(error):
+        return "give an earlier deliverTime, or raise timerMaxDelaySec on the brokers"
+    if isinstance(error, Unsupported) or any(sign in str(error) for sign in _NO_TIMERS):
         return "the brokers keep no timers: leave the column deliverTime out"
+    if isinstance(error, MessageRefused) and of_several:
+        return "lower the option sendBytes to what brokers take in one request, or raise maxMessageSize on them"
     if error.code == ResponseCode.NO_PERMISSION:
         return "check accessKey and secretKey, the access rules, and the permission of the topic"
     if isinstance(error, NoNameserver):

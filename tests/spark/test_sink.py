@@ -123,6 +123,25 @@ def test_a_topic_can_be_copied_as_it_is(sink: Sink, topics: TopicKit, name: Name
     assert {stamp_of(row).query_id for row in first}.isdisjoint({stamp_of(row).query_id for row in second})
 
 
+def test_what_rocketmq_takes_is_written(sink: Sink, topics: TopicKit, name: Name) -> None:
+    """The largest body, and values with what ends the names of properties."""
+    source, target = topics.make(name("S"), 1), topics.make(name("T"), 1)
+    largest = 4 * 1024 * 1024
+    rows = sink.spark.range(0, 3, 1, 1).selectExpr(
+        f"if(id = 1, repeat('x', {largest}), 'y') body", "concat('n', id) keys", "map('d', '1\\u0001 2') properties"
+    )
+    sink.write(rows, topic=source)
+    copied = sink.table(source).selectExpr("body", "keys", "properties", "queueId", "brokerName")
+    sink.write(copied, topic=target)
+    found = sink.table(target).selectExpr("length(body) size", "keys", "properties['d'] d").orderBy("keys").collect()
+    assert [tuple(row) for row in found] == [(size, f"n{n}", "1\x01 2") for n, size in enumerate([1, largest, 1])]
+
+    with pytest.raises(PySparkException) as caught:
+        sink.write(rows.selectExpr("keys", "concat(body, 'z') body"), topic=target)
+    for text in (f"row 1 of partition 0 for topic {target} could not be sent", "raise maxMessageSize on the broker"):
+        assert text in str(caught.value)
+
+
 def test_a_stream_is_written_batch_by_batch(sink: Sink, topics: TopicKit, name: Name, checkpoint: str) -> None:
     source, target = topics.made(name("S"), [60, 40]), topics.make(name("T"), 2)
     options = sink.options(source) | {"maxOffsetsPerTrigger": "50", "minPartitions": "2"}
@@ -259,6 +278,11 @@ def _ids(values: object) -> str | None:
         ("'x' body, map('a', 1) properties", {"topic": "T"}, "properties may be map<string,string>; cast it"),
         ("'x' body, array(1) keys", {"topic": "T"}, "keys may be string or array<string>; cast it"),
         ("'x' body, '1' queueId", {"topic": "T"}, "queueId may be int; cast it"),
+        (
+            "'x' body, 'b' brokerName",
+            {"topic": "T"},
+            "column brokerName: it means nothing without queueId; select that column, too",
+        ),
         ("'x' body, '1' deliverTime", {"topic": "T"}, "deliverTime may be timestamp; cast it"),
     ],
     ids=_ids,

@@ -6,13 +6,15 @@ Tasks as Spark runs them, without Spark, against brokers that do what a test tel
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from cometmq.client.errors import BrokerError, BrokerFailed, MessageRefused
 from cometmq.protocol.batch import decode_batch
-from cometmq.protocol.codes import RequestCode
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.spark.link import close_links, link_to
 from cometmq.spark.sink_options import parse
 from cometmq.spark.sink_sender import NotSent
@@ -59,7 +61,16 @@ def send(bodies: list[bytes], nameserver: str, columns: dict[str, Any] | None = 
 
 
 def rows_of(broker: FakeBroker) -> list[bytes]:
-    return [item.body for request in broker.sends for item in decode_batch(request.body)]
+    """The bodies that were sent: of items, and of rows that went alone."""
+    return [
+        body
+        for request in broker.sends
+        for body in (
+            [item.body for item in decode_batch(request.body)]
+            if request.code == RequestCode.SEND_BATCH_MESSAGE
+            else [bytes(request.body)]
+        )
+    ]
 
 
 async def test_a_request_that_is_not_answered_is_sent_again_after_its_timeout(cluster: FakeCluster) -> None:
@@ -71,6 +82,64 @@ async def test_a_request_that_is_not_answered_is_sent_again_after_its_timeout(cl
     assert time.monotonic() - began < 8  # the default of a single request is 10 s
     assert len(broker.sends) >= 2
     assert {request.body for request in broker.sends} == {broker.sends[0].body}  # with the same unique keys
+
+
+async def test_a_delayed_row_is_packed_once(cluster: FakeCluster) -> None:
+    cluster.known = {"broker-a"}
+    broker = cluster["broker-a"]
+    broker.script.append(ResponseCode.SYSTEM_ERROR)
+    later = pa.array([datetime.now(UTC) + timedelta(hours=1)], pa.timestamp("us", tz="UTC"))
+    columns = {"deliverTime": later, "queueId": pa.array([0], pa.int32())}
+    await asyncio.to_thread(send, [b"x"], cluster.nameserver, columns)
+    first, second = broker.sends
+    assert "UNIQ_KEY\x01" in first.header.properties
+    assert first.header.properties == second.header.properties  # with the same unique key
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "sizes", "remedy"),
+    [
+        (
+            MessageRefused,
+            "timer message illegal, the delay time should not be bigger than the max delay 259200000ms; or if set del "
+            "msg, the delay time should be bigger than the current time",
+            [1],
+            "give an earlier deliverTime, or raise timerMaxDelaySec on the brokers",
+        ),
+        (
+            BrokerFailed,
+            "accurate timer message is not enabled, timerWheelEnable is false",
+            [1],
+            "the brokers keep no timers: leave the column deliverTime out",
+        ),
+        (
+            BrokerFailed,
+            "timer message is under flow control, max num limit is 9 or the current value is greater than 1",
+            [1],
+            "look at the broker's log",
+        ),
+        (MessageRefused, "body length limit 1000B", [2000], "smaller, or raise maxMessageSize on the broker"),
+        (MessageRefused, "body length limit 1000B", [600, 600], "lower the option sendBytes to what brokers take"),
+    ],
+    ids=["far", "no timers", "too many timers", "large row", "large request"],
+)
+async def test_what_a_broker_refuses_is_told_with_what_to_do(
+    cluster: FakeCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BrokerError],
+    answer: str,
+    sizes: list[int],
+    remedy: str,
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise error(1, answer, "127.0.0.1:1")
+
+    monkeypatch.setattr("cometmq.client.producer.Producer.send_prepared", refuse)
+    bodies = [b"x" * size for size in sizes]
+    with pytest.raises(NotSent, match="of partition 0 for topic T could not be sent: ") as raised:
+        await asyncio.to_thread(send, bodies, cluster.nameserver, sendBytes="1500", sendRetries="0")
+    assert answer in str(raised.value)
+    assert remedy in raised.value.remedy
 
 
 @pytest.mark.parametrize(

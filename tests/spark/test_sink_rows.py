@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cometmq.client.message import Message
-from cometmq.client.producer.outgoing import Outgoing, Packer
+from cometmq.client.producer.outgoing import Packer
 from cometmq.client.producer.selectors import java_hash
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.message_id import UniqueKeyGenerator
-from cometmq.protocol.properties import decode_properties
+from cometmq.protocol.properties import decode_properties, parse_properties
 from cometmq.spark.access import Access
 from cometmq.spark.sink_lanes import Lane, Lanes
 from cometmq.spark.sink_requests import Requests, pieces
@@ -60,7 +60,6 @@ def requests_of(rows: Rows, send_bytes: int = 1 << 20) -> list[Request]:
 
 
 def bodies_of(request: Request) -> list[bytes]:
-    assert isinstance(request.content, Outgoing)
     return [item.body for item in decode_batch(request.content.body)]
 
 
@@ -148,10 +147,11 @@ def test_names_of_rocketmq_are_left_out_of_the_properties_or_refused() -> None:
     [
         ({"body": [b"x", None]}, "its body is null"),
         ({"body": [b"x", b""]}, "its body is empty"),
-        ({"body": [b"x", b"x" * (4 << 20)]}, "it takes more than 4194304 bytes"),
-        ({"body": [b"x"] * 2, "tags": ["t", "a\x02b"]}, "0x01 or 0x02"),
-        ({"body": [b"x"] * 2, "keys": [["k"], ["k", "\x01"]]}, "0x01 or 0x02"),
-        ({"body": [b"x"] * 2, "properties": [None, [("a", "b\x02c\x01d")]]}, "0x01 or 0x02"),
+        ({"body": [b"x", b"x" * (16 << 20)]}, "it takes more than 16711680 bytes"),
+        ({"body": [b"x"] * 2, "tags": ["t", "a\x02b"]}, "0x02, which separates properties"),
+        ({"body": [b"x"] * 2, "keys": [["k"], ["k", "\x02"]]}, "0x02, which separates properties"),
+        ({"body": [b"x"] * 2, "properties": [None, [("a", "b\x02c\x01d")]]}, "0x02, which separates properties"),
+        ({"body": [b"x"] * 2, "properties": [[("a", "b")], [("a", "b"), ("c\x01", "d")]]}, "0x01, which ends names"),
         ({"body": [b"x"] * 2, "properties": [[("a", "b")], [("a", "b"), ("c", "")]]}, "null or empty"),
         ({"body": [b"x"] * 2, "properties": [[("a", "b")], [("c", None)]]}, "null or empty"),
         ({"body": [b"x"] * 2, "properties": [[], [("", "v")]]}, "an empty name"),
@@ -179,8 +179,28 @@ def test_rows_without_a_queue_go_together_in_pieces() -> None:
     assert all(request.size <= 10_000 for request in requests)
     assert [body for request in requests for body in bodies_of(request)] == [b"%05d" % number for number in range(1000)]
     assert [(request.first_row, request.last_row) for request in requests[:1]] == [(0, len(bodies_of(requests[0])) - 1)]
-    (large,) = requests_of(rows_of(body=[b"x" * 50_000]), send_bytes=10_000)
-    assert bodies_of(large) == [b"x" * 50_000]
+
+
+def test_a_row_that_is_larger_than_a_request_goes_alone() -> None:
+    bodies = [b"0", b"1" * (4 << 20), b"2"]  # RocketMQ counts the body of a message; of a batch all of it
+    rows = rows_of(body=bodies, queueId=[1] * 3, tags=["t"] * 3, flag=[7] * 3, properties=[[("a", "1")]] * 3)
+    first, large, last = requests_of(rows, send_bytes=4 << 20)
+    assert (bodies_of(first), bodies_of(last)) == ([b"0"], [b"2"])
+    assert first.content.is_batch
+    assert not large.content.is_batch
+    assert (large.content.body, large.content.flag, large.first_row, large.last_row) == (bodies[1], 7, 1, 1)
+    assert large.lane == first.lane == Lane("T", MessageQueue("T", "a", 1))
+    found = parse_properties(large.content.properties)
+    assert found.pop("UNIQ_KEY") == large.content.unique_key
+    assert found == {"WAIT": "true", "TAGS": "t", "a": "1", SPARK_ROW: "q:7:3:1"}
+
+
+def test_values_keep_what_ends_names() -> None:
+    """RocketMQ writes it, and looks for the first one when it reads."""
+    rows = rows_of(body=[b"x"], tags=["a\x01b"], keys=[["k\x01", "l"]], properties=[[("d", "1\x01 2"), ("e", "f")]])
+    (item,) = encoder().items(rows)
+    found = decode_properties(decode_batch(item.as_py())[0].properties)
+    assert {"TAGS": "a\x01b", "KEYS": "k\x01 l", "d": "1\x01 2", "e": "f"}.items() <= found.items()
 
 
 def test_rows_of_a_key_go_to_its_queue_in_order() -> None:
@@ -219,6 +239,10 @@ def test_queues_and_topics_are_the_rows_own() -> None:
             "for topic T: topic T has no queue 9 to write to: its queues are a/0",
         ),
         ({"queueId": [0, 1], "brokerName": ["a", "c"]}, "row 1 of partition 3 for topic T: topic T has no queue c/1"),
+        (
+            {"queueId": [0, None], "brokerName": ["a", "b"]},
+            "row 1 of partition 3 for topic T: it names broker b and no",
+        ),
         ({"topic": ["ok", "not ok"]}, "row 1 of partition 3 for topic not ok: 'not ok' is no topic to send to"),
     ],
 )
@@ -236,26 +260,38 @@ def test_a_row_without_a_topic_is_refused_when_there_is_no_default() -> None:
 
 
 def test_what_is_to_be_delivered_later_goes_alone() -> None:
-    later = datetime.now(UTC) + timedelta(hours=1)
+    later = datetime.now(UTC).replace(microsecond=500_000) + timedelta(hours=1)
     rows = rows_of(
-        body=[b"0", b"1", b"2"],
-        deliverTime=[None, later, datetime(2020, 1, 1, tzinfo=UTC)],
-        shardingKey=["k", "k", None],
-        properties=[None, [("a", "1"), ("TAGS", "no")], None],
-        keys=[None, ["k1", "k2"], None],
-        flag=[0, 7, 0],
+        body=[b"0", b"1", b"2", b"3"],
+        deliverTime=[None, later, datetime(2020, 1, 1, tzinfo=UTC), later + timedelta(microseconds=1)],
+        shardingKey=["k", "k", None, None],
+        properties=[None, [("a", "1"), ("TAGS", "no")], None, [("__SHARDINGKEY", "no")]],
+        keys=[None, ["k1", "k2"], None, None],
+        flag=[0, 7, 0, 0],
     )
-    single, *batches = requests_of(rows)
-    assert isinstance(single.content, Message)
-    assert single.content == Message(
-        b"1",
-        keys=["k1", "k2"],
-        properties={"a": "1", SPARK_ROW: "q:7:3:1"},
-        flag=7,
-        sharding_key="k",
-        deliver_at=later,
-    )
-    assert single.lane.queue == java_hash(QUEUES, Message(b"x"), "k")
+    *batches, first, second = sorted(requests_of(rows), key=lambda each: each.deliver_at is not None)
+    first, second = sorted((first, second), key=lambda each: each.first_row)
+    for single, number in ((first, 1), (second, 3)):
+        assert not single.content.is_batch
+        assert (single.content.body, single.first_row, single.last_row) == (b"%d" % number, number, number)
+    assert (first.content.flag, first.deliver_at) == (7, later)
+    assert first.lane.queue == java_hash(QUEUES, Message(b"x"), "k")
+    assert second.lane.queue is None
+    millis = round(later.timestamp() * 1000)
+    found = parse_properties(first.content.properties)
+    assert found.pop("UNIQ_KEY") == first.content.unique_key
+    assert found == {
+        "WAIT": "true",
+        "KEYS": "k1 k2",
+        "__SHARDINGKEY": "k",
+        "a": "1",
+        SPARK_ROW: "q:7:3:1",
+        "TIMER_DELIVER_MS": str(millis),
+    }
+    # A row is the same message, whichever way it goes: where there is a column, it alone says the sharding key.
+    found = parse_properties(second.content.properties)
+    assert found.keys() == {"UNIQ_KEY", "WAIT", SPARK_ROW, "TIMER_DELIVER_MS"}
+    assert found["TIMER_DELIVER_MS"] == str(millis + 1)
     assert sorted(body for batch in batches for body in bodies_of(batch)) == [b"0", b"2"]
 
 
