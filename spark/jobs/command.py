@@ -55,7 +55,7 @@ class Settings:
         """Spark: the one that spark-submit made, or a quiet one of our own."""
         from pyspark.logger import PySparkLogger
 
-        from cometmq.spark import session
+        from cometmq.spark import session, set_elsewhere
 
         config = {"spark.ui.showConsoleProgress": "false", **self.conf}
         name = f"cometmq {job}"
@@ -67,7 +67,9 @@ class Settings:
         logging.getLogger("py4j").setLevel(logging.CRITICAL)
         log = Path(__file__).with_name("log4j2.properties")
         if log.is_file():  # not when the package is inside of a zip
-            given = config.get("spark.driver.extraJavaOptions", "")
+            # What is said here overrules what was said elsewhere: both have to be in it.
+            said = {**set_elsewhere.settings(os.environ), **config}
+            given = said.get("spark.driver.extraJavaOptions", "")
             config["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log.as_uri()} {given}".strip()
         with _java_kept_quiet():
             return session(name, self.master, config)

@@ -13,8 +13,10 @@ import pyarrow.dataset
 import pytest
 from pyspark.sql import SparkSession
 
+import cometmq.spark
 from cometmq.spark.__main__ import main
 from cometmq.spark.jobs import archive
+from cometmq.spark.jobs.command import Settings
 from cometmq.testing import EmbeddedBroker
 from support.server_process import wait_for
 from support.spark_driver import SETTINGS
@@ -74,6 +76,26 @@ def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[s
         line = refused(capsys, 2, *arguments)
         assert what in line
         assert line.endswith("--help")
+
+
+def test_a_job_keeps_the_java_options_that_were_set_elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(cometmq.spark, "session", lambda name, master, config: given.update(config))
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.extraJavaOptions -Dfrom=file\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("PYSPARK_SUBMIT_ARGS", raising=False)
+
+    def options(**conf: str) -> str:
+        settings = Settings(None, {}, None, conf, json=False, quiet=True, verbose=False)
+        settings.session("archive")
+        ours, _, others = given["spark.driver.extraJavaOptions"].partition(" ")
+        assert ours.startswith("-Dlog4j2.configurationFile=file:")
+        return others
+
+    assert options() == "-Dfrom=file"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-java-options '-Dfrom=arguments -Xss4m' pyspark-shell")
+    assert options() == "-Dfrom=arguments -Xss4m"
+    assert options(**{"spark.driver.extraJavaOptions": "-Dfrom=here"}) == "-Dfrom=here"
 
 
 def test_failures_are_one_line_that_says_what_to_do(
