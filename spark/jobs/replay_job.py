@@ -7,6 +7,7 @@ comes from in the property `REPLAY_ORIGIN`, by which a repeat can be told, too.
 """
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from pyspark.sql import functions as F
 from cometmq.client.errors import NoRoute
 from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
+from cometmq.spark.access import Access
 from cometmq.spark.access_options import of_access
 from cometmq.spark.cluster import Cluster
 from cometmq.spark.jobs.archive_files import read_archive
@@ -67,13 +69,14 @@ def replay(
     """Send what topics, or an archive (some of its topics), stored from `since` to before `until`, to a topic.
 
     `rate` is messages a second over all queues. A replay that was stopped goes on with the same `checkpoint`, which is
-    `<archive or topics>.replay-to-<target>` unless it is given.
+    `<archive or topics>.replay-to-<target>` unless it is given; for another cluster with `-at-<its nameservers>`.
     """
     if rate is not None and rate <= 0:
         raise JobError(f"a rate of {rate:g} sends nothing", "give messages a second, above 0")
     names = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
     source: _Source
     if archive is not None:
+        archive = Lake(spark, archive).root  # however it was written: it is the name of the checkpoint, too
         source = _Archive(read_archive(spark, archive, names, since=since, until=until), names, archive)
     else:
         source = _Topics(spark, Messages.of(names, name_server, options, since, until))
@@ -81,14 +84,21 @@ def replay(
         raise JobError(f"{target} would be replayed to itself", "choose another topic to replay to")
     sending = sink_of(target, name_server, to_name_server, options)
     queues = target_queues(sending)
-    place = ReplayCheckpoint(Lake(spark, checkpoint or f"{archive or '-'.join(names)}.replay-to-{target}"))
+    servers = _servers(sink_options.parse(sending).access)
+    if checkpoint is None:
+        elsewhere = re.sub(r"[^\w.]+", "-", f"-at-{servers}") if to_name_server else ""
+        checkpoint = f"{archive or '-'.join(names)}.replay-to-{target}{elsewhere}"
+    place = ReplayCheckpoint(Lake(spark, checkpoint))
     asked = f"{source.name} from {since or 'the beginning'} to {until or 'the end'}"
-    plan = place.plan(asked, target)
+    asked_to = f"{target} at {servers}"
+    plan = place.plan(asked, asked_to)
     if plan is None:
         rows = slice_rows or (max(1, round(rate * SLICE_SECONDS)) if rate else SLICE_ROWS)
-        plan = ReplayPlan.of(asked, target, source.ranges(), rows)
+        plan = ReplayPlan.of(asked, asked_to, source.ranges(), rows)
         place.begin(plan)
     meter = Meter("replay", counts_bytes=True)
+    if plan.slices and place.done() == plan.slices:
+        meter.details["note"] = f"done before, by {place.directory}: give another --checkpoint to replay it once more"
     with display or Silence() as shown:
         sender = _Sender(plan, source, queues, sending, meter)
         _send_slices(place, plan, sender, rate, shown, stop or threading.Event())
@@ -195,6 +205,11 @@ def target_queues(options: Mapping[str, str]) -> list[QueueId]:
     return sorted(QueueId(parsed.topic, each.broker_name, each.queue_id) for each in route.publish)
 
 
+def _servers(access: Access) -> str:
+    """What a cluster is known by: names of clusters and brokers are the same in many of them."""
+    return ";".join(sorted(access.name_servers))
+
+
 def sink_of(
     target: str, name_server: str | None, to_name_server: str | None, options: Mapping[str, str] | None
 ) -> dict[str, str]:
@@ -227,7 +242,8 @@ class _Topics(_Source):
         messages.check()
         self._spark = spark
         self._messages = messages
-        self.name = f"topics {','.join(messages.topics)}"
+        servers = _servers(source_options.parse(messages.source_options).access)
+        self.name = f"topics {','.join(messages.topics)} at {servers}"
 
     def ranges(self) -> list[QueueRange]:
         found = source_options.parse(self._messages.source_options)

@@ -91,8 +91,9 @@ class ReplayCheckpoint:
             ) from error
         if (plan.source, plan.target) != (source, target):
             raise JobError(
-                f"the checkpoint {self.directory} is of another replay ({plan.source} to {plan.target})",
-                "give another --checkpoint, or delete this one to begin anew",
+                f"the checkpoint {self.directory} is of another replay ({plan.source}, sent to {plan.target})",
+                f"give another --checkpoint, or delete this one to begin anew; if only the address of a nameserver has "
+                f"changed since, change it in {name}",
             )
         return plan
 

@@ -123,6 +123,35 @@ def test_brokers_that_make_topics_make_that_of_a_replay(
     }
 
 
+def test_each_cluster_is_a_replay_of_its_own(
+    spark: SparkSession, broker: EmbeddedBroker, open_broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    source, target, lake = topics.made("REPLAYED_ELSEWHERE", [6]), topics.make("REPLAYED_HERE", 1), tmp_path / "lake"
+    here, there = broker.nameserver, open_broker.nameserver
+    archive(spark, source, str(lake), name_server=here)
+    assert replay(spark, target, archive=str(lake), name_server=here).rows == 6
+    other = replay(spark, target, archive=str(lake), name_server=here, to_name_server=there)
+    assert (other.rows, "note" in other.details) == (6, False)
+    assert origins(spark, open_broker, target) == {0: from_queue(source, 0, range(6))}
+
+    # However the archive is written, it is the same one: nothing is sent twice, and its user is told why.
+    again = replay(spark, target, archive=f"{lake}/", name_server=here)
+    assert (again.rows, again.backlog) == (0, 0)
+    assert "give another --checkpoint to replay it once more" in again.details["note"]
+    host, _, port = there.partition(":")
+    assert sorted(each.name for each in tmp_path.glob("*replay*")) == [
+        "lake.replay-to-REPLAYED_HERE",
+        f"lake.replay-to-REPLAYED_HERE-at-{host}-{port}",
+    ]
+
+    # A topic of the same name is another topic elsewhere.
+    TopicKit(there).made(source, [2])
+    place = str(tmp_path / "checkpoint")
+    assert replay(spark, target, source, name_server=here, checkpoint=place).rows == 6
+    with pytest.raises(JobError, match=rf"another replay \(topics {source} at {here} from .* to {target} at {here}\)"):
+        replay(spark, target, source, name_server=there, to_name_server=here, checkpoint=place)
+
+
 def test_what_cannot_be_replayed_is_told(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:
     topic = topics.made("REPLAYED_BADLY", [1])
     server = broker.nameserver
