@@ -17,6 +17,7 @@ from cometmq.spark.jobs.audit_findings import STREAM, findings, lost, placed, st
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
+from cometmq.spark.jobs.results import AUDIT, claim
 
 #: All that is read of a message.
 COLUMNS: Final = (
@@ -48,8 +49,11 @@ def audit(
     """Look at the stamps of topics, or of an archive (of some of its topics).
 
     With `from_the_first` every producer is expected to begin with number 0: for ranges that have all of it. `output`
-    gets all findings and lost numbers as Parquet; `limit` of each are in the report.
+    gets all findings and lost numbers as Parquet, in the place of those of an earlier audit; `limit` of each are in
+    the report.
     """
+    if limit < 0:
+        raise JobError(f"limit={limit}", "give how many findings are to be in the report: 0 or more, such as 20")
     meter = Meter("audit")
     with display or Silence() as shown:
         if archive is not None:
@@ -59,6 +63,8 @@ def audit(
             source = Messages.of(topics, name_server, options, since, until)
             source.check()
             messages = source.batch(spark, schema_of(*COLUMNS))
+        if output is not None:
+            claim(spark, output, AUDIT)
         shown.show(meter)
         audit_messages(messages, meter, from_the_first=from_the_first, output=output, limit=limit)
     return meter.metrics()

@@ -29,6 +29,7 @@ from cometmq.spark.jobs.chart import Chart, Panel, Series
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.publication import Batch, Publication
+from cometmq.spark.jobs.results import SAMPLES, claim
 from cometmq.spark.link import Link, link_to
 from cometmq.spark.option_texts import OptionTexts
 
@@ -79,8 +80,9 @@ def lag(
     meter = Meter("lag")
     wanted = [each for each in (groups.split(",") if isinstance(groups, str) else groups) if each]
     sampler = _Sampler(_access(name_server, options or {}), wanted)
+    is_new = claim(spark, output, SAMPLES)
     publication = Publication(spark, output)
-    with display or Silence() as shown, publication.opened():
+    with display or Silence() as shown, publication.opened(is_new=lambda: is_new):
         pending: list[Sample] = []
         flushed, tried = time.monotonic(), 0
         stopped = stop or threading.Event()

@@ -75,6 +75,18 @@ class Lake:
         with _told(f"look for {name}"):
             return bool(self._fs.exists(self._path(name)))
 
+    def is_file(self, name: str) -> bool:
+        with _told(f"look for {name}"):
+            return bool(self._fs.exists(self._path(name)) and self._fs.getFileStatus(self._path(name)).isFile())
+
+    def above(self) -> list[str]:
+        """The root and the directories that it is in, without a slash at their ends."""
+        found, path = [], self._path(self.root)
+        while path is not None:
+            found.append(str(path.toString()).rstrip("/"))
+            path = path.getParent()
+        return found
+
     def make_directory(self, name: str) -> None:
         with _told(f"make the directory {name}"):
             if not self._fs.mkdirs(self._path(name)):

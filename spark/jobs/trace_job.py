@@ -18,6 +18,7 @@ from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import Publication
+from cometmq.spark.jobs.results import LATENCIES, claim, replace
 from cometmq.spark.jobs.trace_rows import PERCENTILES, TOPIC, ends, journeys, records, sendings, sends, windows
 
 #: Lines of a chart at most, and rows of the table that is shown: those with most messages.
@@ -59,11 +60,13 @@ def trace(
     with display or Silence() as shown:
         shown.show(meter)
         if trigger is None:
+            if output is not None:
+                claim(spark, output, LATENCIES)
             found = latencies(messages.batch(spark, schema_of("body")), window, horizon=horizon).persist()
             try:
                 _finish(found, meter, slow, chart)
                 if output is not None:
-                    found.write.mode("overwrite").parquet(output)
+                    replace(found, output)
             finally:
                 found.unpersist()
         else:
