@@ -114,14 +114,12 @@ class BrokerTable:
 
     def __init__(self) -> None:
         self._brokers: dict[str, dict[int, str]] = {}
-        self.clusters: dict[str, str] = {}
         #: By address.
         self.versions: dict[str, int] = {}
 
     def learn(self, brokers: Iterable[BrokerData]) -> None:
         for broker in brokers:
             self._brokers[broker.broker_name] = dict(broker.broker_addrs)
-            self.clusters[broker.broker_name] = broker.cluster
 
     def keep_only(self, routes: Iterable[TopicRoute]) -> None:
         """Forget addresses that no route has any more."""

@@ -1,7 +1,7 @@
 """Which topics and queues there are, where queues begin and end, and how far a group is in one: what a reader asks."""
 
 from cometmq.client.admin.calls import AdminCalls
-from cometmq.client.errors import OffsetNotFound
+from cometmq.client.errors import NoRoute, OffsetNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.client.routes import route_of
 from cometmq.protocol.bodies.lists import TopicList
@@ -48,11 +48,14 @@ class QueueAdmin(AdminCalls):
         return answer.header(OffsetAnswer).offset
 
     async def _master_for(self, queue: MessageQueue) -> str:
-        """The address of a queue's master; the route is asked for when the broker is not known yet."""
-        brokers = self._client.routes.brokers
-        if queue.broker_name not in brokers.clusters:
-            await self.topic_route(queue.topic)
-        return brokers.master(queue.broker_name)
+        """The address of a queue's master; the route is asked for when the broker is not known, or not any more."""
+        routes = self._client.routes
+        if not routes.brokers.has(queue.broker_name):
+            try:
+                await routes.fetch(queue.topic)  # once for all who ask at the same time; and it is kept up to date
+            except NoRoute:
+                await self.topic_route(queue.topic)  # says it as a nameserver does
+        return routes.brokers.master(queue.broker_name)
 
     async def committed_offset(self, group: str, queue: MessageQueue) -> int | None:
         """The offset that a group has committed in a queue; None when it has none."""
