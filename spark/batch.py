@@ -41,14 +41,17 @@ class BatchReader(DataSourceReader):
 
         options = self._options
         cluster = Cluster(options.access, options.topics)
-        queues = [queue for queue in cluster.queues() if self._pruning.takes(queue)]
+        chosen = cluster.queues()
+        queues = [queue for queue in chosen if self._pruning.takes(queue)]
         if not queues:
             return []
         check_order(options.batch_start, options.ending, queues)
         patience, fails = options.batch_patience, options.read.fail_on_data_loss
         cluster.check_filter(queues, options.read, patience)
-        begins = resolve(options.batch_start, queues, cluster, patience=patience, fail_on_data_loss=fails)
-        ends = resolve(options.ending, queues, cluster, patience=patience, fail_on_data_loss=fails)
+        begins, ends = (
+            resolve(place, queues, cluster, patience=patience, fail_on_data_loss=fails, chosen=chosen)
+            for place in (options.batch_start, options.ending)
+        )
         whole = [QueueRange(*queue, begins[queue], ends[queue]) for queue in queues]
         return self._pruning.narrowed(whole, cluster, patience)
 

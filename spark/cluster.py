@@ -49,12 +49,23 @@ class Answers(NamedTuple):
     failures: dict[QueueId, Exception]
 
 
+#: When a queue's last message was stored, where nobody says it: it may be any time.
+UNKNOWN_TIME: Final = 2**63 - 1
+
+
 class Bounds(NamedTuple):
     """The ends of a queue, and when its last message was stored (milliseconds; 0: it has none)."""
 
     first: int
     after_last: int
     last_stored: int
+
+
+class Found(NamedTuple):
+    """The queues of a query, sorted, and what is wrong with topics that it should have."""
+
+    queues: list[QueueId]
+    problems: list[OptionError]
 
 
 class Cluster:
@@ -110,8 +121,15 @@ class Cluster:
 
     def queues(self) -> list[QueueId]:
         """All queues of the query, sorted. OptionError for a topic that does not exist, Unreachable without cluster."""
+        found = self.look()
+        if found.problems:
+            raise found.problems[0]
+        return found.queues
+
+    def look(self) -> Found:
+        """Which queues there are, and which topics or queues are missing. Unreachable without cluster."""
         try:
-            return self._run(self._queues())
+            return self._run(self._look())
         except (NoNameserver, TransportError) as error:
             servers = ";".join(self._access.name_servers)
             raise Unreachable(
@@ -119,37 +137,45 @@ class Cluster:
                 "check the addresses, that they can be reached from Spark's driver, and tls; or raise requestTimeoutMs",
             ) from None
 
-    async def _queues(self) -> list[QueueId]:
-        found = await asyncio.gather(*(self._queues_of(topic) for topic in await self._names()))
-        queues = {queue for each in found for queue in each}
+    async def _look(self) -> Found:
+        free = asyncio.Semaphore(_AT_ONCE)
+        queues: set[QueueId] = set()
+        problems: list[OptionError] = []
+        for found in await asyncio.gather(*(self._queues_of(topic, free) for topic in await self._names())):
+            if isinstance(found, OptionError):
+                problems.append(found)
+            else:
+                queues.update(found)
+        if self._topics.pattern is not None and not queues and not problems:
+            problems.append(OptionError(self._topics.option, self._topics.pattern, "no topic has such a name"))
         wanted = self._topics.queues
         if wanted is None:
-            return sorted(queues)
-        if missing := sorted(wanted - queues):
+            return Found(sorted(queues), problems)
+        if (missing := sorted(wanted - queues)) and not problems:
             there = ", ".join(f"{each.broker}: {each.queue_id}" for each in sorted(queues))
-            raise OptionError("assign", "", f"there is no {missing[0]}; the topic has {there}")
-        return sorted(wanted)
+            problems.append(OptionError("assign", "", f"there is no {missing[0]}; the topic has {there}"))
+        return Found(sorted(wanted & queues), problems)
 
     async def _names(self) -> Iterable[str]:
         if self._topics.pattern is None:
             return self._topics.names
         prefix = f"{self._access.namespace}{namespaces.SEPARATOR}" if self._access.namespace else ""
         own = [topic for topic in await self._admin.topics() if topic.startswith(prefix)]
-        matching = self._topics.matching(self._access.shown_topic(topic) for topic in own)
-        if not matching:
-            raise OptionError(self._topics.option, str(self._topics.pattern), "no topic has such a name")
-        return matching
+        return self._topics.matching(self._access.shown_topic(topic) for topic in own)
 
-    async def _queues_of(self, topic: str) -> list[QueueId]:
-        try:
-            queues = await self._admin.read_queues_of(self._access.wire_topic(topic))
-        except TopicNotFound:
-            raise OptionError(
-                self._topics.option,
-                topic,
-                "no nameserver knows this topic; check its name and namespace, or create it with mqadmin updateTopic",
-            ) from None
-        return [QueueId(topic, each.broker_name, each.queue_id) for each in queues]
+    async def _queues_of(self, topic: str, free: asyncio.Semaphore) -> list[QueueId] | OptionError:
+        async with free:
+            try:
+                route = await self._link.client.routes.fetch(self._access.wire_topic(topic))
+            except NoRoute:
+                if self._topics.pattern is not None:
+                    return []  # deleted since the names were asked for
+                remedy = "check its name and namespace, create it with mqadmin updateTopic, or leave it out"
+                return OptionError(self._topics.option, topic, f"no nameserver knows this topic; {remedy}")
+        if not route.subscribe and self._topics.pattern is None:
+            remedy = "allow it with mqadmin updateTopicPerm -p 6, or give it queues with mqadmin updateTopic -r"
+            return OptionError(self._topics.option, topic, f"this topic has no queue that can be read; {remedy}")
+        return [QueueId(topic, each.broker_name, each.queue_id) for each in route.subscribe]
 
     # How far they go
 
@@ -181,7 +207,15 @@ class Cluster:
                 raise BrokerError.of(answer, address)
             table = TopicStatsTable.decode(answer.body).offset_table if answer.body else {}
             found.update({self._shown(MessageQueue.from_wire(each)): _bounds(at) for each, at in table.items()})
+            beside = [each for each in queues if each not in found and each[:2] == self._shown(queue)[:2]]
+            found.update(zip(beside, await asyncio.gather(*map(ask_beside, beside)), strict=True))
             return 0
+
+        async def ask_beside(queue: QueueId) -> Bounds:
+            # Brokers of 4.x leave out the queues that are only read any more.
+            wired = self._wired(queue)
+            first, after_last = await asyncio.gather(self._admin.min_offset(wired), self._admin.max_offset(wired))
+            return Bounds(first, after_last, UNKNOWN_TIME)
 
         def ask_all(missing: list[QueueId]) -> Answers:
             # A broker tells all queues that it has of a topic at once.
@@ -216,8 +250,8 @@ class Cluster:
                 with_subscription=True,
                 timeout=seconds,
             )
-            records = (await pulls.pull(request)).records
-            return sum(record.size for record in records) // len(records) if records else 0
+            pulled = await pulls.pull_raw(request)  # as they are: damaged ones have a size, too
+            return len(pulled.data) // max(1, pulled.next_offset - request.offset)
 
         sizes = {queue: float(size) for queue, size in self._each(begins, sample).offsets.items() if size}
         usual = sum(sizes.values()) / len(sizes) if sizes else _USUAL_SIZE

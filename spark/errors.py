@@ -8,6 +8,10 @@ from cometmq.client.errors import ClientError, SubscriptionRefused
 from cometmq.spark.queue_range import QueueId
 
 
+#: Characters of an option's value that an error shows.
+_LONGEST = 500
+
+
 class SparkSourceError(ClientError):
     """Root of the errors of the Spark source and sink."""
 
@@ -25,7 +29,8 @@ class OptionError(SparkSourceError, ValueError):
     """Raised when an option, or a column of a schema, cannot be used as it is given."""
 
     def __init__(self, option: str, value: str, remedy: str) -> None:
-        super().__init__(f"{option}={value}" if value else option, remedy)
+        shown = value if len(value) <= _LONGEST else f"{value[:_LONGEST]}..."
+        super().__init__(f"{option}={shown}" if value else option, remedy)
         self.args = (option, value, remedy)
         self.option = option
         self.value = value

@@ -46,6 +46,9 @@ class OptionTexts:
         for name in self._given:
             if name in self._known or name in _OF_SPARK:
                 continue
+            if name == "path":  # the argument of load(), save() and start()
+                topics = "subscribe" if "subscribe" in self._known else "topic"
+                raise OptionError(name, "", f"there is none; name topics by the option {topics}")
             import difflib  # only for what is misspelt
 
             close = difflib.get_close_matches(name, self._known, n=1)

@@ -127,8 +127,11 @@ def _read_options(texts: OptionTexts) -> ReadOptions:
     expression_type = texts.one_of("expressionType", TAG, SQL92)
     if expression_type == SQL92 and not texts.given("subExpression"):
         raise OptionError("expressionType", SQL92, "subExpression is missing, e.g. price > 10 and region = 'north'")
+    expression = texts.text("subExpression")
+    if expression_type == TAG:
+        _check_tags(expression)
     return ReadOptions(
-        sub_expression=texts.text("subExpression"),
+        sub_expression=expression,
         expression_type=expression_type,
         fail_on_data_loss=texts.flag("failOnDataLoss"),
         pull_bytes=texts.integer("pullBytes", low=1024, high=64 * 1024 * 1024),
@@ -141,6 +144,16 @@ def _read_options(texts: OptionTexts) -> ReadOptions:
         corrupt=texts.one_of("corruptMessages", FAIL, SKIP, RAW),
         check_crc=texts.flag("checkCrc"),
     )
+
+
+def _check_tags(expression: str) -> None:
+    """OptionError for what no tag is meant by: brokers would let nothing through, and nobody would say why."""
+    tags = [tag.strip() for tag in expression.split("||")]
+    odd = [tag for tag in tags if "|" in tag or "&&" in tag]
+    if odd or (expression.strip() and not any(tags)):
+        problem = f"{odd[0]!r} is no tag" if odd else "it names no tag"
+        remedy = "write a || b, * for all, or an expression with expressionType=SQL92"
+        raise OptionError("subExpression", expression, f"{problem}; {remedy}")
 
 
 def _topics(texts: OptionTexts) -> Topics:

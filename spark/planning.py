@@ -38,6 +38,7 @@ class Planner:
             self._cluster,
             discovery_interval=options.discovery_interval,
             unreachable_timeout=options.unreachable_timeout,
+            fail_on_data_loss=options.read.fail_on_data_loss,
         )
         self._progress = Progress(options.access) if options.reports_progress else None
         #: Where an AvailableNow query ends.
@@ -78,6 +79,9 @@ class Planner:
         self._last_batch = clock() if self._last_batch is None else self._last_batch
         while True:
             begins, latest = self._begins(position)
+            if any(begins[queue] < at for queue, at in position.items()):
+                # What was decided after a loss is recorded at once, before it is forgotten or the queue has grown.
+                return self._ended(position, begins, latest, limits)
             available = sum(latest[queue] - begins[queue] for queue in latest)
             if available and (self._target is not None or not limits.must_wait(available, clock() - self._last_batch)):
                 self._last_batch = clock()
@@ -111,9 +115,27 @@ class Planner:
             log.warning("the checkpoint is about %s, which is not read any more: going on without", topics)
         chosen = {queue: end for queue, end in ends.items() if queue not in left}
         if not self._is_continued:
-            self._cluster.check_filter(chosen, options.read, options.unreachable_timeout)
+            self._frontier.look()
+            self._look_for([queue for queue in chosen if queue not in self._frontier.queues])
+            self._cluster.check_filter(self._frontier.queues, options.read, options.unreachable_timeout)
         self._is_continued = True
         return chosen
+
+    def _look_for(self, absent: list[QueueId]) -> None:
+        """Queues that the checkpoint knows and no route has: of a broker that is away, or not read any more."""
+        if not absent:
+            return
+        if self._options.read.fail_on_data_loss:
+            self._frontier.adopt(absent)  # which waits for them
+            if self._target is not None:
+                self._target |= self._cluster.surely(self._cluster.latest, absent, self._options.unreachable_timeout)
+            return
+        answers = self._cluster.latest(absent)
+        self._frontier.adopt(answers.offsets)
+        if self._target is not None:
+            self._target |= answers.offsets
+        for queue, error in answers.failures.items():
+            log.warning("going on without %s, which the checkpoint knows, until its broker is back: %s", queue, error)
 
     def _first_batch(self, limits: Limits, now: float) -> dict[str, Any]:
         """The batch of a query that has no checkpoint: it records where the query starts, even if it reads nothing."""
@@ -136,6 +158,8 @@ class Planner:
 
     def _ended(self, position: Offsets, begins: Offsets, latest: Offsets, limits: Limits) -> dict[str, Any]:
         """The end of a batch under the limits, with the beginnings that the end of the last one does not tell."""
+        if not self._options.read.fail_on_data_loss and (limits.max_offsets or limits.max_bytes):
+            begins = self._without_what_is_gone(begins, latest)
         sizes: Mapping[QueueId, float] = {}
         if limits.max_bytes is not None:
             sizes = self._cluster.message_sizes(
@@ -151,11 +175,25 @@ class Planner:
         begins = dict(position)
         new = [queue for queue in ends if queue not in position]
         if new:
-            # Only those that answer: the others join when they do.
-            begins |= self._cluster.earliest(new).offsets
+            begins |= self._first_of(new)
         if shrunk := [queue for queue, end in ends.items() if end < begins.get(queue, end)]:
             begins |= self._after_loss(shrunk, begins)
         return begins, self._ends_at_most(begins)
+
+    def _first_of(self, new: list[QueueId]) -> Offsets:
+        """Where new queues begin: those that answer, for the others join when they do, if there is a later batch."""
+        if self._target is None:
+            return self._cluster.earliest(new).offsets
+        wanted = [queue for queue in new if queue in self._target]
+        return self._cluster.surely(self._cluster.earliest, wanted, self._options.unreachable_timeout)
+
+    def _without_what_is_gone(self, begins: Offsets, latest: Offsets) -> Offsets:
+        """What the brokers have deleted does not count for a limit: many batches of nothing would come of it."""
+        first = self._cluster.earliest([queue for queue in latest if latest[queue] > begins[queue]]).offsets
+        gone = {queue: min(at, latest[queue]) for queue, at in first.items() if at > begins[queue]}
+        for queue, at in gone.items():
+            log.warning("%s: offset %d is gone, going on at %d", queue, begins[queue], at)
+        return begins | gone
 
     def _ends_at_most(self, begins: Offsets) -> Offsets:
         """The ends of the queues, up to the target if there is one; never before the beginnings."""
@@ -165,8 +203,9 @@ class Planner:
     def _after_loss(self, shrunk: list[QueueId], begins: Offsets) -> Offsets:
         """Queues that end before what was read: the topic was made anew, or a store came back without its end."""
         time.sleep(_SECOND_LOOK)
-        ends = self._frontier.look_again()
-        lost = [queue for queue in shrunk if ends[queue] < begins[queue]]
+        ends = self._cluster.latest(shrunk).offsets  # who does not answer now is looked at later
+        self._frontier.ends |= ends
+        lost = [queue for queue in shrunk if ends.get(queue, begins[queue]) < begins[queue]]
         for queue in lost:
             if self._options.read.fail_on_data_loss:
                 raise DataLoss(

@@ -13,15 +13,22 @@ from cometmq.spark.starting import ANY, AtEnd, AtOffsets, AtTime, End, Numbers, 
 
 
 def resolve(
-    place: Place, queues: Sequence[QueueId], cluster: Cluster, *, patience: float, fail_on_data_loss: bool = True
+    place: Place,
+    queues: Sequence[QueueId],
+    cluster: Cluster,
+    *,
+    patience: float,
+    fail_on_data_loss: bool = True,
+    chosen: Sequence[QueueId] | None = None,
 ) -> Offsets:
-    """The offsets of a place. `patience`: seconds that brokers may take to answer."""
+    """The offsets of a place. `patience`: seconds that brokers may take to answer. `chosen`: what the user may name,
+    where that is more than these queues."""
     if isinstance(place, AtEnd):
         question = cluster.earliest if place.end is End.EARLIEST else cluster.latest
         return cluster.surely(question, queues, patience)
     numbers = place.numbers if isinstance(place, AtOffsets) or place.time is None else None
     if numbers is not None:
-        _check_rules(numbers, queues)
+        _check_rules(numbers, queues if chosen is None else chosen)
     bounds = cluster.bounds(queues, patience)
     if isinstance(place, AtOffsets):
         return {queue: _offset(place, queue, bounds[queue], fail_on_data_loss) for queue in queues}
@@ -84,11 +91,10 @@ def _at_time(
     late = {queue for queue, moment in times.items() if _is_after_all(moment, bounds[queue])}
     if late and not place.or_latest:
         queue = min(late)
+        is_empty = bounds[queue].first == bounds[queue].after_last
+        problem = "is empty; set" if is_empty else "has no message of that time or later; take an earlier time, or set"
         raise OptionError(
-            place.option,
-            str(times[queue]),
-            f"{queue} has no message of that time or later; take an earlier time, or set "
-            "startingOffsetsByTimestampStrategy=latest",
+            place.option, str(times[queue]), f"{queue} {problem} startingOffsetsByTimestampStrategy=latest"
         )
     sought = {queue: moment for queue, moment in times.items() if queue not in late}
     found = cluster.surely(lambda missing: cluster.at_times({each: sought[each] for each in missing}), sought, patience)

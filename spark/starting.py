@@ -108,7 +108,7 @@ def numbers_of_json(option: str, text: str) -> Numbers:
     """The numbers that a JSON text gives to queues."""
     try:
         tree = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError(option, text, f"it is not JSON ({error})") from None
     if isinstance(tree, dict) and "v" in tree and isinstance(tree.get("q"), dict):
         tree = tree["q"]  # an offset of a query's progress

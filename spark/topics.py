@@ -73,7 +73,7 @@ def topics_of_assign(text: str) -> Topics:
     """The queues of `assign`: topic -> broker -> numbers of queues."""
     try:
         tree = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise OptionError("assign", text, f"it is not JSON ({error}); give e.g. {_EXAMPLE}") from None
     if not isinstance(tree, dict) or not tree:
         raise OptionError("assign", text, f"give an object such as {_EXAMPLE}")

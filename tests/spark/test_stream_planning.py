@@ -1,7 +1,4 @@
-"""The driver's half of the stream reader against a real broker, called as Spark calls it; no Spark is started.
-
-Offsets go through JSON between the calls, as they do in Spark.
-"""
+"""The driver's half of the stream reader against a real broker, called as Spark calls it; no Spark is started."""
 
 import asyncio
 import json
@@ -10,18 +7,15 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from cometmq.client import Client
 from cometmq.client.queues import MessageQueue
-from cometmq.spark.columns import full_schema
-from cometmq.spark.errors import DataLoss, OptionError, Unreachable
-from cometmq.spark.stream import StreamReader
+from cometmq.spark.errors import OptionError, Unreachable
 from cometmq.testing import EmbeddedBroker
+from support.spark_source_run import SourceRun
 from support.spark_topics import TopicKit
 
 pytestmark = pytest.mark.spark
@@ -31,63 +25,16 @@ Name = Callable[[str], str]
 SMALL = {"brokerName": "broker-a", "mappedFileSizeCommitLog": 1 << 20}
 
 
-class Driver:
-    """One run of a query's source: what Spark's engine does with a reader, without the engine."""
-
-    def __init__(
-        self, kit: TopicKit, topic: str | None = None, *, schema: StructType | None = None, **options: Any
-    ) -> None:
-        chosen = {"nameServer": kit.nameserver, "idleWait": "50ms", "discoveryInterval": "0ms"}
-        if topic is not None:
-            chosen["subscribe"] = topic
-        texts = {name: str(value) for name, value in options.items()}
-        self.reader = StreamReader({**chosen, **texts}, schema or full_schema())
-        self.start: dict[str, Any] | None = None
-
-    def batch(self, *, everything: bool = False) -> dict[int, tuple[int, int]] | None:
-        """Plan the next batch: queue -> from, to. None when there is nothing to read."""
-        if self.start is None:
-            assert self.reader.initialOffset() == self.reader.initialOffset()
-            self.start = _through_json(self.reader.initialOffset())
-        limit = ReadAllAvailable() if everything else self.reader.getDefaultReadLimit()
-        end = _through_json(self.reader.latestOffset(_through_json(self.start), limit))
-        if json.dumps(end) == json.dumps(self.start):
-            return None
-        planned = self.reader.partitions(self.start, end)
-        assert [each.ranges for each in self.reader.partitions(self.start, end)] == [each.ranges for each in planned]
-        self.start = end
-        found: dict[int, tuple[int, int]] = {}
-        for each in sorted(each for partition in planned for each in partition.ranges):
-            begin, _ = found.get(each.queue_id, (each.start, 0))
-            found[each.queue_id] = (begin, each.stop)
-        return found
-
-    def wait_for_batch(self) -> dict[int, tuple[int, int]]:
-        """The next batch that reads something."""
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            if batch := self.batch():
-                return batch
-        raise TimeoutError("no batch within 30 s")
-
-
-def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    text = json.dumps(offset)
-    assert "\n" not in text
-    loaded: dict[str, Any] = json.loads(text)
-    return loaded
-
-
 def test_latest_starts_at_the_end_and_stays_there_after_a_crash(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [5, 3])
-    driver = Driver(topics, topic)
+    driver = SourceRun(topics, topic)
     assert driver.batch() == {}
     first = driver.start
     topics.fill(topic, {0: 2})
     assert driver.wait_for_batch() == {0: (5, 7)}
     assert driver.batch() is None
     # Killed before the first batch was committed: Spark plans it again by the offsets in its log.
-    again = Driver(topics, topic)
+    again = SourceRun(topics, topic)
     assert first is not None
     assert again.reader.partitions({"v": 1, "init": True}, first) == []
     again.start = first
@@ -95,7 +42,7 @@ def test_latest_starts_at_the_end_and_stays_there_after_a_crash(topics: TopicKit
 
 
 def test_earliest_reads_everything_once(topics: TopicKit, name: Name) -> None:
-    driver = Driver(topics, topics.made(name("T"), [5, 0, 3]), startingOffsets="earliest")
+    driver = SourceRun(topics, topics.made(name("T"), [5, 0, 3]), startingOffsets="earliest")
     assert driver.batch() == {0: (0, 5), 2: (0, 3)}
     assert driver.batch() is None
     assert driver.start is not None
@@ -104,18 +51,18 @@ def test_earliest_reads_everything_once(topics: TopicKit, name: Name) -> None:
 
 def test_offsets_for_each_queue(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [5, 5, 5])
-    driver = Driver(topics, topic, startingOffsets=json.dumps({topic: {"broker-a": {"0": 2, "1": -2, "2": -1}}}))
+    driver = SourceRun(topics, topic, startingOffsets=json.dumps({topic: {"broker-a": {"0": 2, "1": -2, "2": -1}}}))
     assert driver.batch() == {0: (2, 5), 1: (0, 5)}
 
 
 def test_offsets_that_the_queue_does_not_have(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [5, 5])
     with pytest.raises(OptionError, match=r"startingOffsets: queue 0 .* ends at 5, 6 is beyond that"):
-        Driver(topics, topic, startingOffsets=json.dumps({topic: 6})).batch()
+        SourceRun(topics, topic, startingOffsets=json.dumps({topic: 6})).batch()
     with pytest.raises(OptionError, match=r"startingOffsets: it says nothing about queue 1 of topic"):
-        Driver(topics, topic, startingOffsets=json.dumps({topic: {"0": 1}})).batch()
+        SourceRun(topics, topic, startingOffsets=json.dumps({topic: {"0": 1}})).batch()
     with pytest.raises(OptionError, match="startingOffsets: the topic other is not read"):
-        Driver(topics, topic, startingOffsets=json.dumps({topic: 1, "other": 1})).batch()
+        SourceRun(topics, topic, startingOffsets=json.dumps({topic: 1, "other": 1})).batch()
 
 
 def test_start_at_a_time(name: Name) -> None:
@@ -126,41 +73,41 @@ def test_start_at_a_time(name: Name) -> None:
         between = round((time.time() + 1800) * 1000)
         topics.fill(topic, {0: 2})
         with pytest.raises(OptionError, match=r"startingTimestamp=.*queue 1 .* has no message of that time or later"):
-            Driver(topics, topic, startingTimestamp=between).batch()
+            SourceRun(topics, topic, startingTimestamp=between).batch()
         lenient = {"startingOffsetsByTimestampStrategy": "latest"}
-        assert Driver(topics, topic, startingTimestamp=between, **lenient).batch() == {0: (5, 7)}
+        assert SourceRun(topics, topic, startingTimestamp=between, **lenient).batch() == {0: (5, 7)}
         times = json.dumps({topic: {"broker-a": {"0": between, "1": 0}}})
-        assert Driver(topics, topic, startingOffsetsByTimestamp=times).batch() == {0: (5, 7), 1: (0, 5)}
+        assert SourceRun(topics, topic, startingOffsetsByTimestamp=times).batch() == {0: (5, 7), 1: (0, 5)}
 
 
 def test_a_pattern_takes_new_topics_from_their_beginning(topics: TopicKit, name: Name) -> None:
     first = topics.made(name("P1"), [2])
-    driver = Driver(topics, subscribePattern=name("P[0-9]"), startingOffsets="latest")
+    driver = SourceRun(topics, subscribePattern=name("P[0-9]"), startingOffsets="latest")
     assert driver.batch() == {}
     topics.made(name("P2"), [4])
     assert driver.wait_for_batch() == {0: (0, 4)}
     assert driver.start is not None
     assert set(driver.start["q"]) == {first, name("P2")}
     with pytest.raises(OptionError, match=r"subscribePattern=nothing\.like\.it: no topic has such a name"):
-        Driver(topics, subscribePattern="nothing.like.it").reader.initialOffset()
+        SourceRun(topics, subscribePattern="nothing.like.it").reader.initialOffset()
 
 
 def test_assigned_queues_only(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [2, 3, 4])
     assign = json.dumps({topic: {"broker-a": [0, 2]}})
-    assert Driver(topics, assign=assign, startingOffsets="earliest").batch() == {0: (0, 2), 2: (0, 4)}
+    assert SourceRun(topics, assign=assign, startingOffsets="earliest").batch() == {0: (0, 2), 2: (0, 4)}
     with pytest.raises(OptionError, match=r"assign: there is no queue 7 of topic .*; the topic has broker-a: 0"):
-        Driver(topics, assign=json.dumps({topic: {"broker-a": [7]}})).reader.initialOffset()
+        SourceRun(topics, assign=json.dumps({topic: {"broker-a": [7]}})).reader.initialOffset()
 
 
 def test_several_topics_in_one_query(topics: TopicKit, name: Name) -> None:
     one, two = topics.made(name("A"), [2]), topics.made(name("B"), [0, 3])
-    assert Driver(topics, f"{one}, {two}", startingOffsets="earliest").batch() == {0: (0, 2), 1: (0, 3)}
+    assert SourceRun(topics, f"{one}, {two}", startingOffsets="earliest").batch() == {0: (0, 2), 1: (0, 3)}
 
 
 def test_a_queue_that_is_added_is_read_from_its_beginning(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [5])
-    driver = Driver(topics, topic)
+    driver = SourceRun(topics, topic)
     assert driver.batch() == {}
     before = driver.start
     topics.make(topic, 2)
@@ -176,7 +123,7 @@ def test_a_queue_that_is_added_is_read_from_its_beginning(topics: TopicKit, name
 
 
 def test_no_batch_is_larger_than_the_limit(topics: TopicKit, name: Name) -> None:
-    driver = Driver(topics, topics.made(name("T"), [90, 10]), startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    driver = SourceRun(topics, topics.made(name("T"), [90, 10]), startingOffsets="earliest", maxOffsetsPerTrigger=20)
     sizes = []
     seen = {0: 0, 1: 0}
     while batch := driver.batch():
@@ -189,13 +136,13 @@ def test_no_batch_is_larger_than_the_limit(topics: TopicKit, name: Name) -> None
 
 
 def test_spark_may_ask_for_everything_whatever_the_limit(topics: TopicKit, name: Name) -> None:
-    driver = Driver(topics, topics.made(name("T"), [90]), startingOffsets="earliest", maxOffsetsPerTrigger=20)
+    driver = SourceRun(topics, topics.made(name("T"), [90]), startingOffsets="earliest", maxOffsetsPerTrigger=20)
     assert driver.batch(everything=True) == {0: (0, 90)}
 
 
 def test_a_limit_of_bytes_is_kept_by_the_size_of_messages(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [100], size=2000)
-    driver = Driver(topics, topic, startingOffsets="earliest", maxBytesPerTrigger=50_000)
+    driver = SourceRun(topics, topic, startingOffsets="earliest", maxBytesPerTrigger=50_000)
     batch = driver.batch()
     assert batch is not None
     # 2,000 bytes of body and some 150 of the rest of a message as it is stored.
@@ -204,12 +151,12 @@ def test_a_limit_of_bytes_is_kept_by_the_size_of_messages(topics: TopicKit, name
 
 def test_waiting_for_enough_messages_but_not_for_ever(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [5])
-    driver = Driver(topics, topic, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1h")
+    driver = SourceRun(topics, topic, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1h")
     assert driver.batch() == {}  # records where the query starts
     assert driver.batch() is None
     topics.fill(topic, {0: 5})
     assert driver.wait_for_batch() == {0: (0, 10)}
-    impatient = Driver(topics, topic, startingOffsets="earliest", minOffsetsPerTrigger=100, maxTriggerDelay="300ms")
+    impatient = SourceRun(topics, topic, startingOffsets="earliest", minOffsetsPerTrigger=100, maxTriggerDelay="300ms")
     assert impatient.batch() == {}
     assert impatient.wait_for_batch() == {0: (0, 10)}
 
@@ -217,7 +164,7 @@ def test_waiting_for_enough_messages_but_not_for_ever(topics: TopicKit, name: Na
 def test_available_now_ends_where_the_queues_ended_when_it_began(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [25, 0])
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": 10, "minOffsetsPerTrigger": 10}
-    driver = Driver(topics, topic, **options)
+    driver = SourceRun(topics, topic, **options)
     driver.reader.prepareForTriggerAvailableNow()
     assert driver.batch() == {0: (0, 10)}
     topics.fill(topic, {0: 100, 1: 1})
@@ -225,7 +172,7 @@ def test_available_now_ends_where_the_queues_ended_when_it_began(topics: TopicKi
     assert driver.batch() == {0: (20, 25)}
     assert driver.batch() is None
     # The next run goes on from the checkpoint.
-    again = Driver(topics, topic, **options)
+    again = SourceRun(topics, topic, **options)
     again.start = driver.start
     again.reader.prepareForTriggerAvailableNow()
     taken = 0
@@ -235,7 +182,7 @@ def test_available_now_ends_where_the_queues_ended_when_it_began(topics: TopicKi
 
 
 def test_available_now_of_nothing(topics: TopicKit, name: Name) -> None:
-    driver = Driver(topics, topics.made(name("T"), [3]))
+    driver = SourceRun(topics, topics.made(name("T"), [3]))
     driver.reader.prepareForTriggerAvailableNow()
     assert driver.batch() == {}
     assert driver.batch() is None
@@ -243,7 +190,7 @@ def test_available_now_of_nothing(topics: TopicKit, name: Name) -> None:
 
 def test_the_brokers_know_how_far_a_group_is(topics: TopicKit, name: Name) -> None:
     topic, group = topics.made(name("T"), [20, 10]), name("G")
-    driver = Driver(topics, topic, startingOffsets="earliest", maxOffsetsPerTrigger=15, consumerGroup=group)
+    driver = SourceRun(topics, topic, startingOffsets="earliest", maxOffsetsPerTrigger=15, consumerGroup=group)
     driver.batch()
     driver.batch()  # the first one is done when the second one is planned
     assert driver.start is not None
@@ -255,7 +202,7 @@ def test_the_brokers_know_how_far_a_group_is(topics: TopicKit, name: Name) -> No
 
 def test_available_now_ends_with_all_of_its_progress_told(topics: TopicKit, name: Name) -> None:
     topic, group = topics.made(name("T"), [20, 10]), name("G")
-    driver = Driver(topics, topic, startingOffsets="earliest", consumerGroup=group)
+    driver = SourceRun(topics, topic, startingOffsets="earliest", consumerGroup=group)
     driver.reader.prepareForTriggerAvailableNow()
     assert driver.batch() == {0: (0, 20), 1: (0, 10)}
     assert driver.batch() is None
@@ -268,7 +215,7 @@ def test_a_group_that_consumes_elsewhere_keeps_its_members(topics: TopicKit, nam
 
     async def with_a_consumer(mq: Client) -> list[str]:
         async with mq.push_consumer(group, {topic: "*"}, lambda message: None):
-            driver = Driver(topics, topic, startingOffsets="earliest", consumerGroup=group)
+            driver = SourceRun(topics, topic, startingOffsets="earliest", consumerGroup=group)
             await asyncio.to_thread(driver.batch)
             driver.reader.commit({"v": 1, "q": {topic: {"broker-a": {"0": 3}}}})
             admin = mq.admin()
@@ -287,7 +234,7 @@ def test_a_broker_that_restarts_is_waited_for(tmp_path: Path, name: Name) -> Non
     ) as broker:
         topics = TopicKit(broker.nameserver)
         topic = topics.made(name("T"), [5])
-        driver = Driver(topics, topic, startingOffsets="earliest", requestTimeoutMs=500)
+        driver = SourceRun(topics, topic, startingOffsets="earliest", requestTimeoutMs=500)
         assert driver.batch() == {0: (0, 5)}
         broker.restart()
         topics.fill(topic, {0: 2})
@@ -300,47 +247,33 @@ def test_a_broker_that_stays_away_ends_the_query_some_time(tmp_path: Path, name:
     ) as broker:
         topics = TopicKit(broker.nameserver)
         topic = topics.made(name("T"), [5])
-        driver = Driver(topics, topic, startingOffsets="earliest", requestTimeoutMs=300, unreachableTimeout="500ms")
+        driver = SourceRun(topics, topic, startingOffsets="earliest", requestTimeoutMs=300, unreachableTimeout="500ms")
         assert driver.batch() == {0: (0, 5)}
     with pytest.raises((Unreachable, OptionError)):
         driver.wait_for_batch()
 
 
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_topic_that_was_made_anew(topics: TopicKit, name: Name, fails: bool) -> None:
-    topic = topics.made(name("T"), [50])
-    driver = Driver(topics, topic, startingOffsets="earliest", failOnDataLoss=str(fails).lower())
-    assert driver.batch() == {0: (0, 50)}
-    topics.run(lambda mq: mq.admin().delete_topic(topic))
-    topics.made(topic, [3])
-    if fails:
-        with pytest.raises(DataLoss, match=r"offset 50 is gone, the nearest one there is 3: .*failOnDataLoss=false"):
-            driver.wait_for_batch()
-    else:
-        assert driver.wait_for_batch() == {0: (0, 3)}
-
-
 def test_nobody_at_the_address() -> None:
     kit = TopicKit("127.0.0.1:1")
     with pytest.raises(Unreachable, match=r"nameServer=127\.0\.0\.1:1: no nameserver answers .*: check the addresses"):
-        Driver(kit, "T").reader.initialOffset()
+        SourceRun(kit, "T").reader.initialOffset()
 
 
 def test_a_topic_that_is_not_there(topics: TopicKit) -> None:
     with pytest.raises(OptionError, match=r"subscribe=Nowhere: no nameserver knows this topic; .*mqadmin updateTopic"):
-        Driver(topics, "Nowhere").reader.initialOffset()
+        SourceRun(topics, "Nowhere").reader.initialOffset()
 
 
 def test_columns_that_are_not_there(topics: TopicKit, name: Name) -> None:
     topic = topics.made(name("T"), [1])
     with pytest.raises(OptionError, match="schema=bodi: the source has the columns topic"):
-        Driver(topics, topic, schema=StructType().add("bodi", "binary")).reader.initialOffset()
+        SourceRun(topics, topic, schema=StructType().add("bodi", "binary")).reader.initialOffset()
     with pytest.raises(OptionError, match="schema=body string: column body is binary"):
-        Driver(topics, topic, schema=StructType().add("body", "string")).reader.initialOffset()
+        SourceRun(topics, topic, schema=StructType().add("body", "string")).reader.initialOffset()
 
 
 def test_a_reader_travels_to_the_executors_without_its_connections(topics: TopicKit, name: Name) -> None:
-    driver = Driver(topics, topics.made(name("T"), [2]), startingOffsets="earliest")
+    driver = SourceRun(topics, topics.made(name("T"), [2]), startingOffsets="earliest")
     assert driver.batch() == {0: (0, 2)}
     copy = pickle.loads(pickle.dumps(driver.reader))
     assert copy._planner is None

@@ -12,7 +12,9 @@ import asyncio
 from collections import deque
 from typing import Any, Final, Self
 
+from cometmq.protocol.bodies.message_queue import MessageQueue
 from cometmq.protocol.bodies.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from cometmq.protocol.bodies.stats import TopicOffset, TopicStatsTable
 from cometmq.protocol.codes import RequestCode
 from cometmq.protocol.requests.offsets import OffsetAnswer
 from cometmq.protocol.requests.send import SendMessageAnswer
@@ -46,6 +48,9 @@ class FakeBroker:
         for code in (RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT):
             table.add(code, self._well)
         table.add(RequestCode.GET_MAX_OFFSET, self._max_offset)
+        #: How many queues it lists when it is asked about a topic.
+        self.listed = 2
+        table.add(RequestCode.GET_TOPIC_STATS_INFO, self._topic_stats)
         #: The offsets of groups, by group and topic, and what they came with: "asked" or "told".
         self.offsets: dict[tuple[str, str], dict[int, int]] = {}
         self.offset_requests: list[str] = []
@@ -65,6 +70,13 @@ class FakeBroker:
     def _max_offset(self, request: Request[Any]) -> Response:
         self.asked.append(request.code)
         return Response(header=OffsetAnswer(offset=self.max_offset))
+
+    def _topic_stats(self, request: Request[Any]) -> Response:
+        ends = TopicOffset(min_offset=0, max_offset=self.max_offset, last_update_timestamp=1000)
+        queues = [
+            MessageQueue(topic=request.header.topic, broker_name=self.name, queue_id=n) for n in range(self.listed)
+        ]
+        return Response(body=TopicStatsTable(offset_table=dict.fromkeys(queues, ends)).encode())
 
     async def _update_offset(self, request: Request[Any]) -> Response:
         """As RocketMQ's brokers do it: who finds no table of a group and a topic makes one, others may too."""
