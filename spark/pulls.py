@@ -94,16 +94,20 @@ class SpanReader:
         #: By topic of the wire.
         self._subscriptions: dict[str, SubscriptionData] = {}
 
-    async def read(self, span: QueueRange) -> list[Piece]:
-        """What there is of a span, a piece for each pull; the ranges of the pieces say what was asked and covered."""
+    async def read(self, span: QueueRange, room: int = MOST_BYTES) -> list[Piece]:
+        """A span, or its beginning as soon as that has as many bytes as there is room for: a message more at most.
+
+        A piece for each pull, also without messages: their ranges say what was asked and covered, the last one how far
+        this went.
+        """
         pieces: list[Piece] = []
         offset = span.start
-        while offset < span.stop:
+        while offset < span.stop and room > 0:
             rest = span._replace(start=offset)
-            pulled = await self._pull(rest)
-            offset = self._checked(rest, pulled)
-            if pulled.data:
-                pieces.append(Piece(rest._replace(stop=min(pulled.next_offset, span.stop)), pulled.data))
+            pulled = await self._pull(rest, room)
+            offset = min(self._checked(rest, pulled), span.stop)
+            pieces.append(Piece(rest._replace(stop=offset), pulled.data))
+            room -= len(pulled.data)
         return pieces
 
     def _checked(self, rest: QueueRange, pulled: RawPulled) -> int:
@@ -120,14 +124,14 @@ class SpanReader:
         is_gap = pulled.status == "OFFSET_ILLEGAL" or not self._how.is_filtered
         return pulled.next_offset if is_gap else rest.start
 
-    async def _pull(self, rest: QueueRange) -> RawPulled:
+    async def _pull(self, rest: QueueRange, room: int) -> RawPulled:
         """One pull that moves on, tried again while it fails or finds the end of the queue too early."""
-        if self._how.read_from == SLAVE and (pulled := await self._from_slave(rest)) is not None:
+        if self._how.read_from == SLAVE and (pulled := await self._from_slave(rest, room)) is not None:
             return pulled
         failures = 0
         while True:
             try:
-                pulled = await self._ask(rest, _MASTER_ID)
+                pulled = await self._ask(rest, room, _MASTER_ID)
             except CometMQError as error:
                 if refused := filter_refused(error, self._how.sub_expression):
                     raise refused from None
@@ -147,7 +151,7 @@ class SpanReader:
             log.info("%s: offset %d could not be read, trying again: %s", rest.queue, rest.start, reason)
             await asyncio.sleep(min(FIRST_PAUSE * 2 ** (failures - 1), LONGEST_PAUSE))
 
-    async def _from_slave(self, rest: QueueRange) -> RawPulled | None:
+    async def _from_slave(self, rest: QueueRange, room: int) -> RawPulled | None:
         """What a slave gives; None when the master is to be asked.
 
         A slave may be behind, and one that was added later has nothing from before: what it does not have is no loss.
@@ -158,7 +162,7 @@ class SpanReader:
         if time.monotonic() < resting.get(rest.broker, 0.0):
             return None
         try:
-            pulled = await self._ask(rest, _SLAVE_ID)
+            pulled = await self._ask(rest, room, _SLAVE_ID)
         except (BrokerError, TransportError) as error:
             log.warning("a slave of %s is left alone for %g s: %s", rest.broker, SLAVE_REST, error)
             resting[rest.broker] = time.monotonic() + SLAVE_REST
@@ -182,7 +186,7 @@ class SpanReader:
         next_offset = pulled.min_offset if rest.start < pulled.min_offset < rest.stop else rest.stop
         return pulled._replace(status="OFFSET_ILLEGAL", next_offset=next_offset, data=b"")
 
-    async def _ask(self, rest: QueueRange, broker_id: int) -> RawPulled:
+    async def _ask(self, rest: QueueRange, room: int, broker_id: int) -> RawPulled:
         how, client = self._how, self._link.client
         topic = self._link.access.wire_topic(rest.topic)
         if client.routes.known(topic) is None:
@@ -193,7 +197,7 @@ class SpanReader:
                 offset=rest.start,
                 subscription=self._subscription(topic),
                 max_count=min(how.pull_count, rest.size),
-                max_bytes=min(how.pull_bytes, MOST_BYTES),
+                max_bytes=min(how.pull_bytes, MOST_BYTES, room),
                 hold=0.0,
                 with_subscription=True,
                 broker_id=broker_id,

@@ -1,7 +1,8 @@
 """Reading on an executor: ranges of queues in, Arrow record batches out, in the order of the ranges.
 
 Ranges are cut into spans; some spans are pulled at once, on the link's loop, while the task's own thread decodes what
-has come and Spark takes the batches. How much is under way at once is bounded. Kafka's KafkaBatchPartitionReader.
+has come and Spark takes the batches. How much is under way at once is bounded by what messages have taken so far; where
+they turn out larger, a span ends early, and what is left of it is cut anew. Kafka's KafkaBatchPartitionReader.
 
 RocketMQ gives 32 messages a pull unless told otherwise, so that each costs a round trip; then spans are small and more
 of them are under way.
@@ -28,15 +29,23 @@ if TYPE_CHECKING:
 #: Bytes of a span, by what messages have taken so far: what a broker and we handle without leaving the processor's
 #: caches, and far enough below its limit for a pull that it need not look at each message.
 SPAN_BYTES: Final = 2 * 1024 * 1024
-#: Bytes that may be under way, or wait for the task, at once.
+#: Bytes that are expected to be under way, or to wait for the task, at once.
 PREFETCH: Final = 4 * SPAN_BYTES
+#: How many times its expected bytes a span may bring: sizes vary, and cutting anew costs what is under way behind it.
+SLACK: Final = 2
 #: Bytes that a message is taken to need before any has come.
 GUESS: Final = 1024
+#: What a span weighs beside the one after it when it is reckoned what messages take: where large ones are few, a span
+#: may have none.
+MEMORY: Final = 0.5
 #: Spans at once, however small.
 MOST_SPANS: Final = 16
+#: Bytes that a span may bring, however few are expected. With SLACK: all of them hold 28 MiB and a message each, at the
+#: worst, which is when messages have just become large.
+LEAST_ROOM: Final = PREFETCH // MOST_SPANS
 #: Pulls that a span may take.
 PULLS_A_SPAN: Final = 8
-#: Offsets of the smallest span.
+#: Offsets of a span where pulls bring less, unless messages are large.
 LEAST_SPAN: Final = 256
 #: With so many bytes or rows a batch is large enough: joining more pieces would cost a copy and gain nothing.
 ENOUGH_BYTES: Final = SPAN_BYTES * 3 // 4
@@ -105,6 +114,8 @@ class _Prefetch:
         self._span = min(how.pull_count, SPAN_BYTES // GUESS)
         self._under_way: deque[tuple[QueueRange, Future[list[Piece]]]] = deque()
         self._message_bytes: float = GUESS
+        #: Bytes, and the offsets that they are of.
+        self._seen = (0.0, 0.0)
 
     def __iter__(self) -> "Iterator[list[Piece]]":
         try:
@@ -112,7 +123,11 @@ class _Prefetch:
                 self._start()
                 span, future = self._under_way.popleft()
                 pieces = future.result()
-                self._learn(span, pieces)
+                rest = span._replace(start=pieces[-1].source.stop)
+                pieces = [each for each in pieces if each.data]
+                self._learn(span.size - rest.size, pieces)
+                if rest.size:
+                    self._go_on_with(rest)
                 yield pieces
         finally:
             # Spark ends a task early for `limit`, and when it is killed.
@@ -125,8 +140,11 @@ class _Prefetch:
             expected = sum(span.size for span, _ in self._under_way) * self._message_bytes
             if self._under_way and expected >= PREFETCH:
                 return
-            span = self._next_span()
-            self._under_way.append((span, self._link.submit(self._reader.read(span))))
+            self._under_way.append(self._sent(self._next_span()))
+
+    def _sent(self, span: QueueRange) -> "tuple[QueueRange, Future[list[Piece]]]":
+        room = max(int(SLACK * span.size * self._message_bytes), LEAST_ROOM)
+        return span, self._link.submit(self._reader.read(span, room))
 
     def _next_span(self) -> QueueRange:
         first = self._left.popleft()
@@ -135,11 +153,34 @@ class _Prefetch:
             self._left.appendleft(first._replace(start=stop))
         return first._replace(stop=stop)
 
-    def _learn(self, span: QueueRange, pieces: "list[Piece]") -> None:
-        """The next spans have the size that the broker likes: a few pulls each, and no small rest behind them."""
+    def _go_on_with(self, rest: QueueRange) -> None:
+        """Read what a span has left, before those behind it."""
+        needed = (rest.size + sum(span.size for span, _ in self._under_way)) * self._message_bytes
+        if rest.size * self._message_bytes <= SPAN_BYTES and needed <= SLACK * PREFETCH:
+            self._under_way.appendleft(self._sent(rest))
+            return
+        # Messages are far larger than when those were cut: each would have a rest, and keep until then what it has.
+        # They are asked for again.
+        while self._under_way:
+            span, future = self._under_way.pop()
+            future.cancel()
+            self._put_back(span)
+        self._put_back(rest)
+        self._start()
+
+    def _put_back(self, rest: QueueRange) -> None:
+        if self._left and self._left[0].queue == rest.queue and self._left[0].start == rest.stop:
+            rest = rest._replace(stop=self._left.popleft().stop)
+        self._left.appendleft(rest)
+
+    def _learn(self, size: int, pieces: "list[Piece]") -> None:
+        """The next spans have the size that the broker likes: a few pulls each, and no small rest behind them. `size`:
+        the offsets that the pieces are of."""
         if not pieces:
             return
-        self._message_bytes = max(sum(len(piece.data) for piece in pieces) / span.size, 1.0)
+        found, of = self._seen
+        self._seen = found * MEMORY + sum(len(piece.data) for piece in pieces), of * MEMORY + size
+        self._message_bytes = max(self._seen[0] / self._seen[1], 1.0)
         a_pull = max(piece.source.size for piece in pieces)
-        fitting = min(int(SPAN_BYTES / self._message_bytes), PULLS_A_SPAN * a_pull)
-        self._span = max(fitting - fitting % a_pull if fitting > a_pull else fitting, LEAST_SPAN)
+        fitting = max(min(int(SPAN_BYTES / self._message_bytes), max(PULLS_A_SPAN * a_pull, LEAST_SPAN)), 1)
+        self._span = fitting - fitting % a_pull if fitting > a_pull else fitting

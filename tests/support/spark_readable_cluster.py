@@ -5,8 +5,11 @@ Codes, offsets and suggestions are those that a RocketMQ 5.3.3 gave: a master, s
 have only the end of the queue, and slaves behind it, with and without slaveReadEnable and offsetCheckInSlave.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
+
+import msgspec
 
 from cometmq.protocol.bodies.route import BrokerData, QueueData, TopicRouteData
 from cometmq.protocol.codes import RequestCode, ResponseCode
@@ -34,7 +37,11 @@ class Replica:
     checks_offsets: bool = False
     #: So many pulls are never answered.
     swallows: int = 0
+    #: Bytes that the body at an offset has at least.
+    size: Callable[[int], int] = lambda offset: 0
     pulls: int = 0
+    #: Bytes of records that were given.
+    given: int = 0
 
     def pulled(self, offset: int, count: int) -> tuple[int, int]:
         """The code of the answer, and the offset to go on from."""
@@ -106,8 +113,19 @@ class ReadableCluster:
             min_offset=replica.first,
             max_offset=replica.stop,
         )
-        records = [Given(role.encode())] * (next_offset - offset) if code == ResponseCode.SUCCESS else []
-        return Response(code, answer, encode(records, first=offset))
+        if code != ResponseCode.SUCCESS:
+            return Response(code, answer)
+        records: list[bytes] = []
+        room = request.header.max_msg_bytes
+        for number in range(offset, next_offset):
+            record = encode([Given(role.encode().ljust(replica.size(number), b"."))], first=number)
+            if records and len(record) > room:
+                break
+            records.append(record)
+            room -= len(record)
+        replica.given += sum(map(len, records))
+        answer = msgspec.structs.replace(answer, next_begin_offset=offset + len(records))
+        return Response(code, answer, b"".join(records))
 
     async def __aenter__(self) -> Self:
         for server in self._servers.values():
