@@ -23,6 +23,7 @@ LOOK_INTERVAL: Final = 0.1
 PER_QUEUE: Final = 0.004
 #: Seconds between two looks for queues, at most, while somebody does not answer: a broker may be elsewhere now.
 AWAY_INTERVAL: Final = 1.0
+_NAMESERVERS: Final = "nameservers"
 
 
 class Frontier:
@@ -40,7 +41,7 @@ class Frontier:
         #: Of those whose brokers have answered at least once.
         self.ends: Offsets = {}
         self._away_since: dict[QueueId, float] = {}
-        #: What is wrong with topics, or with the nameservers, by its text.
+        #: What is wrong: a topic by its name, or the way to the nameservers.
         self._wrong_since: dict[str, float] = {}
         self._looked = self._discovered = float("-inf")
 
@@ -80,8 +81,8 @@ class Frontier:
                 if self._fails:
                     raise problem
                 self._leave([each for each in self.queues if problem.value in (each.topic, "")], problem)
-        wrong = set(map(str, found.problems))
-        self._wrong_since = {text: since for text, since in self._wrong_since.items() if text in wrong}
+        wrong = {problem.value for problem in found.problems}
+        self._wrong_since = {what: since for what, since in self._wrong_since.items() if what in wrong}
         known = set(self.queues)
         if known and (new := [queue for queue in found.queues if queue not in known]):
             log.info("new: %s", ", ".join(map(str, new)))
@@ -92,7 +93,7 @@ class Frontier:
         """Whether this has been wrong for too long. What is wrong from the beginning is raised."""
         if not self.queues:
             raise error
-        since = self._wrong_since.setdefault(str(error), now)
+        since = self._wrong_since.setdefault(error.value if isinstance(error, OptionError) else _NAMESERVERS, now)
         if since == now:
             log.warning("not all queues can be asked for, going on with those that are known: %s", error)
         return now - since >= self._unreachable_timeout
