@@ -21,6 +21,8 @@ from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.jobs.results import LATENCIES, claim, replace
 from cometmq.spark.jobs.trace_rows import PERCENTILES, TOPIC, ends, journeys, records, sendings, sends, windows
 
+#: All that is read of a trace message.
+_COLUMNS: Final = schema_of("body", "storeTimestamp")
 #: Lines of a chart at most, and rows of the table that is shown: those with most messages.
 SHOWN: Final = 8
 #: Windows that a chart has at most: the latest.
@@ -62,7 +64,7 @@ def trace(
         if trigger is None:
             if output is not None:
                 claim(spark, output, LATENCIES)
-            found = latencies(messages.batch(spark, schema_of("body")), window, horizon=horizon).persist()
+            found = latencies(messages.batch(spark, _COLUMNS), window, horizon=horizon).persist()
             try:
                 _finish(found, meter, slow, chart)
                 if output is not None:
@@ -70,7 +72,7 @@ def trace(
             finally:
                 found.unpersist()
         else:
-            stream = messages.stream(spark, schema_of("body"))
+            stream = messages.stream(spark, _COLUMNS)
             table = latencies(stream, window, watermark=watermark, horizon=horizon)
             place = output or "trace-latencies"
             when = runs.Trigger.of(trigger, interval)
@@ -81,7 +83,7 @@ def trace(
 
 
 def latencies(traces: DataFrame, window: str, *, watermark: str = "0 seconds", horizon: str = "1 hour") -> DataFrame:
-    """The table of trace messages (a column `body`): a batch, or a stream."""
+    """The table of trace messages (columns `body` and `storeTimestamp`): a batch, or a stream."""
     found = records(traces)
     sent, ended = sends(found), ends(found)
     steps = journeys(sent, ended, horizon=horizon, watermark=watermark).unionByName(sendings(sent, watermark))

@@ -7,101 +7,99 @@ the two joined by its id. RocketMQ's TraceDataEncoder is what reads them in Java
 
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from cometmq.client.trace.records import END, FIELD
 
 TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 
+#: What is read of a trace message.
+COLUMNS: Final = ("body", "storeTimestamp")
+
+#: What happened to messages: sends (of no request), and ends of processing (of no topic); `seen` is when the broker
+#: had been told at the latest. Clocks of clients may be wrong.
+HAPPENED: Final = (
+    "kind string, time timestamp, seen timestamp, topic string, `group` string, msgId string, requestId string, "
+    "cost bigint, success boolean"
+)
+
 #: What a latency is in the tables: milliseconds at these parts of all.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
+#: Milliseconds that a client's clock may be ahead of the broker's: what is beyond is damaged, or forged.
+_AHEAD: Final = 86_400_000
 
-def records(traces: DataFrame) -> DataFrame:
-    """The records of trace messages (a column `body`), one row each, as arrays of fields."""
+
+def happened(traces: DataFrame) -> DataFrame:
+    """Sends and ends of processing in trace messages (`COLUMNS`); what is no such record is passed over.
+
+    Clients before 4.6 do not say when processing ended and for which group: that is left out.
+    """
     texts = F.explode(F.split(F.col("body").cast("string"), END))
-    return (
-        traces.select(texts.alias("text")).where(F.col("text") != "").select(F.split(F.col("text"), FIELD).alias("f"))
-    )
-
-
-def sends(found: DataFrame) -> DataFrame:
-    """The sends among records: time, topic, group, message, milliseconds, whether it worked."""
+    found = traces.select(texts.alias("text"), F.col("storeTimestamp").alias("stored")).where(F.col("text") != "")
+    fields = found.select(F.split(F.col("text"), FIELD).alias("f"), "stored")
+    is_send = (_text(0) == "Pub") & (F.size("f") >= 12)
+    is_end = (_text(0) == "SubAfter") & (F.size("f") >= 9)
     # 12 fields: no outcome; 13: the outcome last; from 14 on an id before it and the client's address behind.
     outcome = F.when(F.size("f") == 13, _text(12)).when(F.size("f") >= 14, _text(13)).otherwise("true")
-    rows = found.where((_text(0) == "Pub") & (F.size("f") >= 12)).select(
-        _time(1).alias("time"),
-        _text(4).alias("topic"),
-        _text(3).alias("group"),
-        _text(5).alias("msgId"),
-        _number(10).alias("cost"),
-        (outcome == "true").alias("success"),
-    )
-    return rows.where(F.col("time").isNotNull() & F.col("cost").isNotNull())
 
+    def field(of_send: int, of_end: int) -> Column:
+        return F.when(is_send, _text(of_send)).otherwise(_text(of_end))
 
-def ends(found: DataFrame) -> DataFrame:
-    """The ends of processing among records. Clients before 4.6 do not say when and for which group: left out."""
-    rows = found.where((_text(0) == "SubAfter") & (F.size("f") >= 9)).select(
-        _time(7).alias("time"),
-        _text(8).alias("group"),
-        _text(2).alias("msgId"),
-        _number(3).alias("cost"),
-        (_text(4) == "true").alias("success"),
+    latest = F.unix_millis("stored") + _AHEAD
+    at = field(1, 7).try_cast("long")
+    rows = fields.where(is_send | is_end).select(
+        F.when(is_send, "send").otherwise("consume").alias("kind"),
+        F.timestamp_millis(F.when(at.between(0, latest), at)).alias("time"),
+        "stored",
+        F.when(is_send, _text(4)).alias("topic"),
+        field(3, 8).alias("group"),
+        field(5, 2).alias("msgId"),
+        F.when(is_end, _text(1)).alias("requestId"),
+        field(10, 3).try_cast("long").alias("cost"),
+        (F.when(is_send, outcome).otherwise(_text(4)) == "true").alias("success"),
     )
-    return rows.where(F.col("time").isNotNull() & F.col("cost").isNotNull())
+    sound = rows.where(F.col("time").isNotNull() & F.col("cost").isNotNull())
+    return sound.withColumn("seen", F.least("time", "stored")).drop("stored")
 
 
 def _text(index: int) -> Column:
     return F.get(F.col("f"), F.lit(index))
 
 
-def _number(index: int) -> Column:
-    return _text(index).try_cast("long")
+def steps(rows: DataFrame) -> DataFrame:
+    """What happened (`HAPPENED`), each once, with its latency: of a send its cost, of processing from the send to its end.
 
-
-def _time(index: int) -> Column:
-    return F.timestamp_millis(_number(index))
-
-
-def journeys(sent: DataFrame, ended: DataFrame, *, horizon: str, watermark: str) -> DataFrame:
-    """Every end of processing with the send it belongs to; null where there is no trace of that.
-
-    In a stream sends are kept for `horizon`: what is processed later is a journey without beginning.
+    Where nobody traced the send, processing has the topic `?` and no latency. Trace messages are sent at least once,
+    and a producer traces each of its attempts: the way of a message begins with the first one.
     """
-    start = sent.withWatermark("time", watermark).select(
-        F.col("msgId").alias("sentId"), F.col("time").alias("sentAt"), F.col("topic")
-    )
-    end = ended.withWatermark("time", watermark)
-    span = F.expr(f"interval {horizon}")
+    is_send = F.col("kind") == "send"
+    # One shuffle for all: records that are the same, and those of one message, come together.
+    once = rows.repartition("msgId").dropDuplicates(["msgId", "kind", "time", "group", "requestId", "cost", "success"])
+    begin = F.when(is_send & (F.col("msgId") != ""), F.struct("time", "topic"))
+    known = once.withColumn("sent", F.min(begin).over(Window.partitionBy("msgId")))
     # Clocks of producers and consumers differ: an end may seem to be before its beginning.
-    near = (F.col("sentAt") >= F.col("time") - span) & (F.col("sentAt") <= F.col("time") + F.expr("interval 1 minute"))
-    took = F.unix_millis("time") - F.unix_millis("sentAt")
-    joined = end.join(start, (F.col("msgId") == F.col("sentId")) & near, "leftOuter")
-    return joined.select(
-        F.lit("consume").alias("kind"),
+    took = F.greatest(F.unix_millis("time") - F.unix_millis("sent.time"), F.lit(0))
+    return known.select(
+        "kind",
         "time",
-        F.coalesce("topic", F.lit("?")).alias("topic"),
+        F.coalesce("topic", "sent.topic", F.lit("?")).alias("topic"),
         "group",
-        F.when(F.col("sentAt").isNotNull(), F.greatest(took, F.lit(0))).alias("latency"),
+        F.when(is_send, F.col("cost")).when(F.col("sent").isNotNull(), took).alias("latency"),
         "cost",
         "success",
     )
 
 
-def sendings(sent: DataFrame, watermark: str) -> DataFrame:
-    """Sends in the form of journeys: what they cost is their latency."""
-    return sent.withWatermark("time", watermark).select(
-        F.lit("send").alias("kind"), "time", "topic", "group", F.col("cost").alias("latency"), "cost", "success"
-    )
+def windows(taken: DataFrame, window: int) -> DataFrame:
+    """Counts, failures and percentiles of steps for each window of so many milliseconds, kind, topic and group.
 
-
-def windows(steps: DataFrame, window: str) -> DataFrame:
-    """Counts, failures and percentiles for each window of time, kind, topic and group. Latencies are of successes."""
+    Latencies are of successes.
+    """
     latency = F.when(F.col("success"), F.col("latency"))
     return (
-        steps.groupBy(F.window("time", window), "kind", "topic", "group")
+        taken.groupBy(_window(window), "kind", "topic", "group")
         .agg(
             F.count(F.lit(1)).alias("count"),
             F.count(F.when(~F.col("success"), 1)).alias("failures"),
@@ -111,6 +109,15 @@ def windows(steps: DataFrame, window: str) -> DataFrame:
         )
         .select(F.col("window.start").alias("time"), "kind", "topic", "group", *FIGURES)
     )
+
+
+def window_end(window: int) -> Column:
+    """When the window of a row ends: milliseconds since 1970."""
+    return F.unix_millis("time") - F.pmod(F.unix_millis("time"), F.lit(window)) + window
+
+
+def _window(window: int) -> Column:
+    return F.window("time", f"{window} milliseconds").alias("window")
 
 
 #: The figures of a window. `cost_p95` is the time of processing, or of sending, alone.

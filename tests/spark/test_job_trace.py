@@ -1,5 +1,6 @@
 """The trace job: latencies of known traces, in all forms that clients write, as a batch and as a stream."""
 
+import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 from cometmq.client.trace import records
 from cometmq.client.trace.records import ConsumeCode, MessageType, TraceRecord
 from cometmq.spark.jobs import JobError, trace
+from cometmq.spark.jobs.trace_job import latencies
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
@@ -138,7 +140,9 @@ def test_a_stream_adds_windows_when_they_close(
         files = list(table.rglob("*.parquet"))
         return pyarrow.dataset.dataset(files).to_table().to_pylist() if files else []
 
-    assert run(*minute_of_traffic(START, "a")) == [], "the window may still get something"
+    # A time of a far day must not make all that follows too late.
+    nonsense = [sent("far", START + 20 * 365 * 24 * 60 * MINUTE), sent("never", 2**63 - 1), ended("never", -1)]
+    assert run(*minute_of_traffic(START, "a"), *nonsense) == [], "the window may still get something"
     rows = run(sent("b", START + 30 * MINUTE), ended("b", START + 30 * MINUTE + 5))
     assert {row["time"] for row in rows} == {datetime.fromtimestamp(START / 1000, UTC)}
     found = by_key(rows)
@@ -146,6 +150,45 @@ def test_a_stream_adds_windows_when_they_close(
     assert found["send", "orders", "shop"]["count"] == 100
     assert run(sent("late", START), ended("late", START + 1)) == rows, "too late for a window that is closed"
     assert "orders → billing" in chart.read_text(encoding="utf-8")
+
+
+def damaged(text: str, chance: random.Random) -> bytes:
+    """A record as nobody should write it: nonsense in a field, fields too many or too few, bytes that are no text."""
+    fields = text.rstrip("\x02").split("\x01")
+    for _ in range(chance.randint(1, 3)):
+        place = chance.randrange(len(fields))
+        fields[place] = chance.choice(NONSENSE)
+    del fields[chance.randint(1, 2 * len(fields)) :]
+    body = "\x01".join(fields).encode() + b"\x02"
+    for _ in range(chance.choice((0, 0, 1, 4))):
+        place = chance.randrange(len(body))
+        body = body[:place] + bytes([chance.randrange(256)]) + body[place + 1 :]
+    return body
+
+
+NONSENSE = (
+    *("", " ", "null", "NaN", "1.5", "1e9", "0x7f", "true", "Pub", "SubAfter", "\u0661", "-1", "0", "253402300800000"),
+    *(str(number) for power in (31, 32, 62, 63, 64) for number in (2**power, 2**power - 1, -(2**power))),
+    *("9" * 400, "x" * 5000, "\x00"),
+)
+
+
+def test_damaged_records_do_no_harm(spark: SparkSession, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    whole = minute_of_traffic(START, "a")
+    found = [damaged(chance.choice(whole).text, chance) for _ in range(500)]
+    stored = datetime.fromtimestamp(START / 1000 + 3600, UTC)
+    # What is whole counts, beside whatever it stands.
+    beside = [bad + good.text.encode() for bad, good in zip(found, whole, strict=False)]
+    bodies_of = [*beside, *found[len(whole) :]]
+    traces = spark.createDataFrame([(body, stored) for body in bodies_of], "body binary, storeTimestamp timestamp")
+    latencies(traces, "1 minute").coalesce(1).write.parquet(str(tmp_path / "table"))
+    rows = pyarrow.dataset.dataset(tmp_path / "table").to_table().to_pylist()
+    start = datetime.fromtimestamp(START / 1000, UTC)
+    of_minute = by_key(row for row in rows if row["time"] == start)
+    assert of_minute["consume", "orders", "billing"]["count"] >= 101
+    assert of_minute["send", "orders", "shop"]["count"] >= 100
+    assert all(row["time"] < stored for row in rows)
 
 
 def test_bad_input_is_told(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path) -> None:
