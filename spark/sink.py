@@ -6,15 +6,17 @@ guarantee; a mode that publishes once will stage here in `write` and publish in 
 """
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from cometmq.spark.errors import OptionError
+from cometmq.spark.processes import is_main
 from cometmq.spark.sink_columns import check_columns
 from cometmq.spark.sink_options import SinkOptions, parse
 
@@ -22,6 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 log = logging.getLogger(__name__)
+
+#: What Spark runs to commit a micro-batch: it makes a writer, too.
+_COMMITTING: Final = "pyspark.sql.worker.python_streaming_sink_runner"
 
 
 @dataclass
@@ -66,15 +71,27 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool = False) -> BatchWriter:
-    """The writer of `df.write`; whatever is wrong with options or columns is raised here, in the driver."""
+    """The writer of `df.write`; what is wrong with options, columns or the topic is raised here, in the driver."""
+    from cometmq.spark.sink_target import check_target  # here: workers do not ask
+
     if overwrite:
         raise OptionError("mode", "overwrite", 'a topic cannot be overwritten; say .mode("append")')
-    return BatchWriter(_checked(options, schema))
+    parsed = _checked(options, schema)
+    check_target(parsed)
+    return BatchWriter(parsed)
 
 
 def stream_writer(options: Mapping[str, str], schema: StructType) -> StreamWriter:
-    """The writer of `df.writeStream`. In complete mode, every batch writes the whole result again."""
-    return StreamWriter(_checked(options, schema))
+    """The writer of `df.writeStream`. In complete mode, every batch writes the whole result again.
+
+    A stream that has run before is not ended by a cluster that is away.
+    """
+    from cometmq.spark.sink_target import check_target, has_run
+
+    parsed = _checked(options, schema)
+    if _COMMITTING not in sys.modules and not is_main(_COMMITTING):
+        check_target(parsed, may_be_away=has_run(options))
+    return StreamWriter(parsed)
 
 
 def _checked(options: Mapping[str, str], schema: StructType) -> SinkOptions:

@@ -169,9 +169,8 @@ class Sender:
             del self._lanes[queue]
 
     async def _send(self, request: Request) -> SendReceipt:
-        return await self._retried(
-            str(request), lambda: self._once(request), of_several=request.first_row < request.last_row
-        )
+        several = request.first_row < request.last_row
+        return await retried(str(request), lambda: self._once(request), self._retries, of_several=several)
 
     async def _once(self, request: Request) -> SendReceipt:
         content, queue = request.content, request.lane.queue
@@ -193,25 +192,27 @@ class Sender:
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic (its name on the wire) that can be written; those it will have if brokers make it."""
-        route = await self._retried(f"rows for topic {topic}", lambda: route_to(self._client, topic))
+        route = await retried(f"rows for topic {topic}", lambda: route_to(self._client, topic), self._retries)
         if not route.publish:
             raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
         return route.publish
 
-    async def _retried(self, what: str, work: Callable[[], Awaitable[_T]], *, of_several: bool = False) -> _T:
-        pause = FIRST_PAUSE
-        tries = 0
-        while True:
-            tries += 1
-            try:
-                return await work()
-            except CometMQError as error:
-                if tries > self._retries or not _may_pass(error):
-                    again = "" if tries == 1 else f" after {tries} tries"
-                    raise NotSent(f"{what} could not be sent{again}: {error}", _remedy(error, of_several)) from error
-                log.info("%s: %s; tried again in %.1f s", what, error, pause)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+
+async def retried(what: str, work: Callable[[], Awaitable[_T]], retries: int, *, of_several: bool = False) -> _T:
+    """Do it until it is done; what does not pass, or not in so many more tries, is told as NotSent."""
+    pause = FIRST_PAUSE
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return await work()
+        except CometMQError as error:
+            if tries > retries or not _may_pass(error):
+                again = "" if tries == 1 else f" after {tries} tries"
+                raise NotSent(f"{what} could not be sent{again}: {error}", _remedy(error, of_several)) from error
+            log.info("%s: %s; tried again in %.1f s", what, error, pause)
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def _may_pass(error: CometMQError) -> bool:

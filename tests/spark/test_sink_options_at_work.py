@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +16,11 @@ import pytest
 from cometmq.client.errors import BrokerError, BrokerFailed, MessageRefused
 from cometmq.protocol.batch import decode_batch
 from cometmq.protocol.codes import RequestCode, ResponseCode
+from cometmq.spark.errors import OptionError, Unreachable
 from cometmq.spark.link import close_links, link_to
-from cometmq.spark.sink_options import parse
+from cometmq.spark.sink_options import SinkOptions, parse
 from cometmq.spark.sink_sender import NotSent
+from cometmq.spark.sink_target import check_target, has_run
 from cometmq.spark.sink_task import SinkTask
 from cometmq.testing import EmbeddedBroker
 from support.fake_cluster import HANG, FakeBroker, FakeCluster
@@ -211,3 +214,49 @@ def test_a_silent_nameserver_before_one_that_answers(
     options = {"topic": topic, "requestTimeoutMs": "300", "sendTimeoutMs": ENOUGH}
     send([b"x", b"y"], f"{silent};{broker.nameserver}", **options)
     assert topics.ends(topic) == {0: 2}
+
+
+def target(nameserver: str, **options: str) -> SinkOptions:
+    return parse({"nameServer": nameserver, "topic": "T", "sendRetries": "0", **options})
+
+
+async def test_a_target_is_asked_for_once_in_a_process(cluster: FakeCluster) -> None:
+    cluster.missing |= {"T_late", "TBW102"}
+    late = target(cluster.nameserver, topic="T_late")
+    with pytest.raises(OptionError, match=r"topic=T_late: .*or correct the option"):
+        await asyncio.to_thread(check_target, late, may_be_away=True)
+    cluster.missing.clear()
+    await asyncio.to_thread(check_target, late)
+    asked = len(cluster.asked)
+    await asyncio.to_thread(check_target, late)
+    assert len(cluster.asked) == asked
+
+
+async def test_a_target_may_be_made_on_demand_or_be_named_by_the_rows(cluster: FakeCluster) -> None:
+    cluster.missing |= {"T_new", "TBW102"}
+    await asyncio.to_thread(check_target, target(cluster.nameserver, topic=""))
+    cluster.missing.discard("TBW102")  # the template: a broker makes topics
+    await asyncio.to_thread(check_target, target(cluster.nameserver, topic="T_new"))
+
+
+def test_a_cluster_that_is_away_ends_no_stream_that_has_run(silent: str, tmp_path: Path) -> None:
+    away = target(silent, requestTimeoutMs=SHORT)
+    options = {"CheckpointLocation": str(tmp_path)}
+    assert not has_run(options)
+    with pytest.raises(Unreachable, match=f"nameServer={silent}: no nameserver answers"):
+        check_target(away, may_be_away=has_run(options))
+    (tmp_path / "commits").mkdir()
+    assert not has_run(options)
+    (tmp_path / "commits" / "0").touch()
+    assert has_run(options)
+    assert has_run({"checkpointLocation": tmp_path.as_uri()})
+    assert has_run({"checkpointLocation": "hdfs://cluster/checkpoint"})
+    assert has_run({})
+    check_target(away, may_be_away=has_run(options))
+
+
+async def test_a_stream_that_has_run_waits_for_brokers(cluster: FakeCluster) -> None:
+    cluster.known = set()
+    with pytest.raises(OptionError, match="topic=T: topic T is on no broker any more"):
+        await asyncio.to_thread(check_target, target(cluster.nameserver))
+    await asyncio.to_thread(check_target, target(cluster.nameserver), may_be_away=True)
