@@ -108,8 +108,8 @@ def archive(
 @click.option("--to-namesrvAddr", "to_name_server", help="Nameservers of the target, when it is another cluster")
 @_since
 @_until
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second")
-@_checkpoint("<archive or topics>.replay-to-<target>")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Messages a second, evenly; may change")
+@_checkpoint("<archive or topics>.replay-to-<target>, -at-<nameservers> with --to-namesrvAddr")
 def replay(
     settings: Settings,
     topics: tuple[str, ...],

@@ -2,17 +2,20 @@
 
 All messages of one source queue go to one queue of the target, in their order: the i-th source queue to the i-th of the
 target's, round and round. A slice is sent, its acknowledgements are awaited, then the checkpoint moves on: after a kill
-the slice that was under way is sent again, in the same order and with the same stamps. Every message says where it
-comes from in the property `REPLAY_ORIGIN`, by which a repeat can be told, too.
+the slice that was under way is sent again, in the same order and, at the same rate, with the same stamps. Every message
+says where it comes from in the property `REPLAY_ORIGIN`, by which a repeat can be told, too.
+
+A rate is kept by the tasks that send (`pacing`); slices are then short, so that a stop need not wait long.
 """
 
 import json
+import math
 import re
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
@@ -28,20 +31,29 @@ from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.messages import FORMAT, Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
+from cometmq.spark.jobs.pacing import paced
 from cometmq.spark.jobs.replay_plan import ReplayCheckpoint, ReplayPlan
 from cometmq.spark.link import link_to
 from cometmq.spark.offsets import nested
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.resolving import resolve
+from cometmq.spark.sink import BatchWriter, batch_writer
 from cometmq.spark.sink_sender import route_to
 from cometmq.spark.starting import EARLIEST
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The property that says where a replayed message was: topic/broker/queue/offset.
 ORIGIN: Final = "REPLAY_ORIGIN"
 
 #: Messages of a slice without a rate; with one, the messages of so many seconds.
 SLICE_ROWS: Final = 500_000
-SLICE_SECONDS: Final = 2.0
+SLICE_SECONDS: Final = 5.0
+#: How much faster than its rate a replay may be while it makes up for the time between two slices.
+_CATCH_UP: Final = 1.25
+#: Messages a second that one task sends without pains: up to there a rate is kept by one, and evenly over all queues.
+_RATE_OF_TASK: Final = 20_000
 
 #: Seconds for the brokers to say where queues begin and end.
 _PATIENCE: Final = 30.0
@@ -93,38 +105,45 @@ def replay(
     asked_to = f"{target} at {servers}"
     plan = place.plan(asked, asked_to)
     if plan is None:
-        rows = slice_rows or (max(1, round(rate * SLICE_SECONDS)) if rate else SLICE_ROWS)
-        plan = ReplayPlan.of(asked, asked_to, source.ranges(), rows)
+        plan = ReplayPlan.of(asked, asked_to, source.ranges())
         place.begin(plan)
+    size = plan.steps_of(slice_rows or (rate * SLICE_SECONDS if rate else SLICE_ROWS))
     meter = Meter("replay", counts_bytes=True)
-    if plan.slices and place.done() == plan.slices:
+    if plan.steps and place.done() == plan.steps:
         meter.details["note"] = f"done before, by {place.directory}: give another --checkpoint to replay it once more"
     with display or Silence() as shown:
         sender = _Sender(plan, source, queues, sending, meter)
-        _send_slices(place, plan, sender, rate, shown, stop or threading.Event())
-    meter.details["slicesLeft"] = plan.slices - place.done()
+        _send_slices(place, plan, size, sender, rate, shown, stop or threading.Event())
+    meter.details["slicesLeft"] = math.ceil((plan.steps - place.done()) / size)
     return meter.metrics()
 
 
 def _send_slices(
     place: ReplayCheckpoint,
     plan: ReplayPlan,
+    size: int,
     sender: "_Sender",
     rate: float | None,
     shown: Display,
     stop: threading.Event,
 ) -> None:
-    """Send what is left; with a rate, no slice begins before those of this run were due."""
-    began = time.monotonic()
-    for number in range(place.done(), plan.slices):
-        sender.meter.backlog = plan.rows_from(number)
+    """Send what is left, in slices of so many steps; with a rate, none begins before those of this run were due."""
+    due = time.monotonic()
+    for first in range(place.done(), plan.steps, size):
+        sender.meter.backlog = plan.rows_from(first)
         shown.show(sender.meter)
-        if rate is not None and stop.wait(max(0.0, began + sender.meter.rows / rate - time.monotonic())):
+        if stop.wait(0.0 if rate is None else max(0.0, due - time.monotonic())):
             return
-        if stop.is_set():
-            return
-        sender.send(number)
-        place.advance(number + 1)
+        after, before = min(first + size, plan.steps), sender.meter.rows
+        if rate is None:
+            sender.send(first, after)
+        else:
+            # To plan and to start a slice takes its time, too: the next one makes up for it.
+            late = min(SLICE_SECONDS, time.monotonic() - due)
+            rows = max(1, plan.rows_from(first) - plan.rows_from(after))
+            sender.send(first, after, rate / max(1 / _CATCH_UP, 1 - late * rate / rows))
+            due = max(due, time.monotonic() - SLICE_SECONDS) + (sender.meter.rows - before) / rate
+        place.advance(after)
     sender.meter.backlog = 0
     shown.show(sender.meter)
 
@@ -146,45 +165,69 @@ class _Sender:
         self._targets = {each.queue: targets[number % len(targets)] for number, each in enumerate(plan.ranges)}
         self.meter = meter
 
-    def send(self, number: int) -> None:
-        ranges = self._plan.slice(number)
-        counted = Observation()
-        rows = self._outgoing(self._source.read(ranges), ranges).observe(
+    def send(self, first: int, after: int, pace: float | None = None) -> None:
+        """Send a slice, in one go or at a pace of messages a second."""
+        ranges = self._plan.slice(first, after)
+        if not ranges:
+            return
+        messages, counted = self._source.read(ranges), Observation()
+        tasks = max(1, len({self._targets[each.queue] for each in ranges}))
+        if pace is not None:
+            spark = messages.sparkSession
+            tasks = min(tasks, spark.sparkContext.defaultParallelism) if pace > _RATE_OF_TASK else 1
+        rows = self._outgoing(messages, ranges, tasks, is_paced=pace is not None).observe(
             counted, F.count(F.lit(1)).alias("rows"), F.coalesce(F.sum(F.length("body")), F.lit(0)).alias("bytes")
         )
-        writer = rows.write.format(FORMAT).options(**self._options).mode("append")
-        writer.option("writeId", f"{self._plan.replay_id}.{number}").save()
+        options = {**self._options, "writeId": f"{self._plan.replay_id}.{first}-{after}"}
+        if pace is None:
+            rows.write.format(FORMAT).options(**options).mode("append").save()
+        else:
+            _send_paced(rows, batch_writer(options, rows.schema), pace / tasks)
         found = counted.get
         self.meter.add(int(found["rows"]), int(found["bytes"]))
 
-    def _outgoing(self, messages: DataFrame, ranges: Sequence[QueueRange]) -> DataFrame:
-        """The columns of the sink; the rows of a target queue in one task, in the order of their source queues."""
+    def _outgoing(self, messages: DataFrame, ranges: Sequence[QueueRange], tasks: int, *, is_paced: bool) -> DataFrame:
+        """The columns of the sink; the rows of a target queue in one task, those of a source queue in their order.
+
+        At a pace all queues of a task move on together; else one goes after the other, which makes larger requests.
+        """
         origin = F.concat_ws("/", *(F.col(name).cast("string") for name in _COLUMNS[:4]))
         properties = F.map_concat(
             F.map_filter("properties", lambda key, _: key != ORIGIN), F.create_map(F.lit(ORIGIN), origin)
         )
-        target = self._target_column(ranges)
-        targets = {self._targets[each.queue] for each in ranges}
-        placed = messages.withColumn("target", target).withColumn("outgoing", properties)
-        ordered = placed.repartition(max(1, len(targets)), "target").sortWithinPartitions("target", *_COLUMNS[:4])
+        placed = messages.withColumn("place", self._place_column(ranges)).withColumn("outgoing", properties)
+        way = (F.col("queueOffset") - F.col("place.start")) / F.col("place.size") if is_paced else F.col("place.target")
+        ordered = placed.repartition(tasks, "place.target").sortWithinPartitions(way, *_COLUMNS[:4])
         return ordered.select(
             "body",
             "tags",
             "keys",
             F.col("outgoing").alias("properties"),
             "flag",
-            F.col("target.broker").alias("brokerName"),
-            F.col("target.queue").alias("queueId"),
+            F.col("place.target.broker").alias("brokerName"),
+            F.col("place.target.queue").alias("queueId"),
         )
 
-    def _target_column(self, ranges: Sequence[QueueRange]) -> Column:
-        """The queue that the messages of each source queue go to."""
+    def _place_column(self, ranges: Sequence[QueueRange]) -> Column:
+        """The queue that the messages of each source queue go to, and where the slice of the source queue is."""
         pairs: list[Column] = []
         for each in ranges:
             queue = self._targets[each.queue]
+            target = F.struct(F.lit(queue.broker).alias("broker"), F.lit(queue.queue_id).alias("queue"))
+            start, size = F.lit(each.start).cast("long"), F.lit(each.size).cast("long")
             pairs.append(F.lit(f"{each.topic}/{each.broker}/{each.queue_id}"))
-            pairs.append(F.struct(F.lit(queue.broker).alias("broker"), F.lit(queue.queue_id).alias("queue")))
+            pairs.append(F.struct(target.alias("target"), start.alias("start"), size.alias("size")))
         return F.create_map(*pairs)[F.concat_ws("/", "topic", "brokerName", F.col("queueId").cast("string"))]
+
+
+def _send_paced(rows: DataFrame, writer: BatchWriter, pace: float) -> None:
+    """What `rows.write` does, with an even number of rows a second of each task: Spark gives a sink 10,000 at once."""
+
+    def send(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+        writer.write(paced(batches, pace))
+        return iter(())
+
+    rows.mapInArrow(send, "sent long").collect()
 
 
 def target_queues(options: Mapping[str, str]) -> list[QueueId]:

@@ -1,12 +1,12 @@
-"""The plan of a replay: which offsets of which queues, cut into slices that are sent one after the other.
+"""The plan of a replay: which offsets of which queues, in steps of about one message.
 
 Made once, when a replay starts for the first time, and kept in its checkpoint: whoever goes on later sends the same
-slices. Slice i of n takes the i-th n-th part of every queue, so that all queues move on together. Plain arithmetic;
-what reads the queues and sends is in `replay_job`.
+messages. Step i of n takes the i-th n-th part of every queue, so that all queues move on together. A slice, what is
+sent before it is noted as done, is as many steps as a run's rate makes sensible. Plain arithmetic; what reads the
+queues and sends is in `replay_job`.
 """
 
 import json
-import math
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,28 +28,30 @@ class ReplayPlan:
     #: Says what was asked for; another question with the same checkpoint is refused.
     source: str
     target: str
-    slices: int
+    steps: int
     ranges: tuple[QueueRange, ...]
 
     @classmethod
-    def of(cls, source: str, target: str, ranges: Sequence[QueueRange], slice_rows: int) -> "ReplayPlan":
-        total = sum(each.size for each in ranges)
-        slices = math.ceil(total / slice_rows)
-        return cls(f"replay-{secrets.token_hex(8)}", source, target, slices, tuple(sorted(ranges)))
+    def of(cls, source: str, target: str, ranges: Sequence[QueueRange]) -> "ReplayPlan":
+        steps = sum(each.size for each in ranges)
+        return cls(f"replay-{secrets.token_hex(8)}", source, target, steps, tuple(sorted(ranges)))
 
-    def slice(self, number: int) -> list[QueueRange]:
-        """The ranges of one slice, without empty ones."""
+    def slice(self, first: int, stop: int) -> list[QueueRange]:
+        """The ranges of the steps from the first to before another one, without empty ones."""
         cut = []
         for each in self.ranges:
-            start = each.start + each.size * number // self.slices
-            stop = each.start + each.size * (number + 1) // self.slices
-            if start < stop:
-                cut.append(each._replace(start=start, stop=stop))
+            start, end = (each.start + each.size * step // self.steps for step in (first, stop))
+            if start < end:
+                cut.append(each._replace(start=start, stop=end))
         return cut
 
-    def rows_from(self, number: int) -> int:
-        """How many offsets are left from a slice on."""
-        return sum(each.size - each.size * number // self.slices for each in self.ranges) if self.slices else 0
+    def steps_of(self, rows: float) -> int:
+        """How many steps have about so many offsets; at least one."""
+        return max(1, round(self.steps * rows / max(1, self.rows_from(0))))
+
+    def rows_from(self, step: int) -> int:
+        """How many offsets are left from a step on."""
+        return sum(each.size - each.size * step // self.steps for each in self.ranges) if self.steps else 0
 
     def to_json(self) -> str:
         return json.dumps(
@@ -58,7 +60,7 @@ class ReplayPlan:
                 "id": self.replay_id,
                 "source": self.source,
                 "target": self.target,
-                "slices": self.slices,
+                "slices": self.steps,
                 "ranges": [list(each) for each in self.ranges],
             }
         )
@@ -71,7 +73,7 @@ class ReplayPlan:
 
 
 class ReplayCheckpoint:
-    """A plan and how many of its slices are done, in a directory: `plan.json` and one empty `done-<number>`."""
+    """A plan and how many of its steps are done, in a directory: `plan.json` and one empty `done-<number>`."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -102,11 +104,15 @@ class ReplayCheckpoint:
         self._lake.write(f"{self.directory}/{_PLAN}", plan.to_json())
 
     def done(self) -> int:
-        """How many slices have been sent."""
-        names = [name for name in self._lake.children(self.directory) if name.startswith("done-")]
-        return max((int(name.removeprefix("done-")) for name in names if name[5:].isdecimal()), default=0)
+        """How many steps have been sent."""
+        return max(self._marks().values(), default=0)
 
     def advance(self, done: int) -> None:
+        before = self._marks()
         self._lake.write(f"{self.directory}/done-{done:010d}", "")
-        if done > 1:
-            self._lake.delete(f"{self.directory}/done-{done - 1:010d}")
+        for name in before:
+            self._lake.delete(f"{self.directory}/{name}")
+
+    def _marks(self) -> dict[str, int]:
+        names = [name for name in self._lake.children(self.directory) if name.startswith("done-")]
+        return {name: int(name.removeprefix("done-")) for name in names if name[5:].isdecimal()}

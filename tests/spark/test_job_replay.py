@@ -4,12 +4,14 @@ import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import cometmq
 from cometmq.spark.jobs import JobError, archive, replay
 from cometmq.spark.jobs.metrics import Meter, Silence
+from cometmq.spark.jobs.pacing import paced
 from cometmq.spark.jobs.replay_job import ORIGIN
 from cometmq.spark.jobs.replay_plan import ReplayPlan
 from cometmq.spark.queue_range import QueueRange
@@ -70,7 +72,7 @@ def test_a_topic_goes_on_in_order_after_a_stop(
         display=StopAfter(1, stop),
         stop=stop,
     )
-    assert (first.rows, first.details["slicesLeft"]) == (19, 2)
+    assert (first.rows, first.details["slicesLeft"]) == (24, 2)
     topics.fill(source, {0: 5})  # after the start: not part of this replay
     second = replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint)
     assert (first.rows + second.rows, second.details["slicesLeft"], second.backlog) == (60, 0, 0)
@@ -108,6 +110,61 @@ def test_an_archive_is_replayed_at_a_rate(
     assert Path(f"{place}.replay-to-{target}", "plan.json").exists()
     with pytest.raises(JobError, match="is no archive"):
         replay(spark, target, archive=str(tmp_path), name_server=broker.nameserver)
+
+
+def test_a_rate_is_kept_whatever_the_plan_was_made_for(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    source, target = topics.made("REPLAYED_SLOWLY", [600, 300]), topics.make("REPLAYED_SLOWLY_TO", 2)
+    stop = threading.Event()
+    stop.set()
+
+    def run(rate: float | None, stop: threading.Event | None = None) -> int:
+        place = str(tmp_path / "replay")
+        return replay(spark, target, source, name_server=broker.nameserver, checkpoint=place, rate=rate, stop=stop).rows
+
+    assert run(None, stop) == 0
+    assert run(300.0) == 900
+    read = spark.read.format("rocketmq").options(nameServer=broker.nameserver, subscribe=target).load()
+    rows = read.orderBy("storeTimestamp").select("queueId", "storeTimestamp").collect()
+    times = [row.storeTimestamp.timestamp() for row in rows]
+    # 3 seconds; a quarter faster at most, and as slow as the machine is.
+    assert 0.75 * 3 <= times[-1] - times[0] <= 20
+    most = max(sum(first <= each < first + 0.5 for each in times) for first in times)
+    assert most <= 450, "half a second's are 150"
+    assert 20 <= sum(row.queueId for row in rows[:150]) <= 80, "both queues move on together"
+    assert origins(spark, broker, target) == {
+        0: from_queue(source, 0, range(600)),
+        1: from_queue(source, 1, range(300)),
+    }
+
+
+class FakeTime:
+    """A clock that a sleep moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(round(seconds, 6))
+        self.now += seconds
+
+
+def test_a_pace_is_even_and_catches_nothing_up() -> None:
+    time, sizes = FakeTime(), []
+    batches = [pa.record_batch({"n": list(range(first, first + 25))}) for first in (0, 25)]
+    for piece in paced(batches, 200, clock=time.clock, sleep=time.sleep):
+        sizes.append(piece.num_rows)
+        if len(sizes) == 4:
+            time.now += 10  # a broker that does not answer
+    assert sizes == [10, 10, 5, 10, 10, 5]
+    assert time.pauses == [0.05, 0.05, 0.025]  # after the long silence one tick at once, and on as before
+    assert len(list(paced(batches, 0.5, clock=time.clock, sleep=time.sleep))) == 50
+    assert time.now == pytest.approx(10.125 + 98)
 
 
 def test_brokers_that_make_topics_make_that_of_a_replay(
@@ -168,13 +225,15 @@ def test_what_cannot_be_replayed_is_told(spark: SparkSession, broker: EmbeddedBr
 
 def test_slices_are_all_of_every_queue_in_order() -> None:
     ranges = [QueueRange("a", "b", 0, 5, 105), QueueRange("a", "b", 1, 0, 1), QueueRange("c", "b", 0, 7, 17)]
-    plan = ReplayPlan.of("source", "target", ranges, 20)
+    plan = ReplayPlan.of("source", "target", ranges)
     assert plan == ReplayPlan.from_json(plan.to_json())
-    assert plan.slices == 6
+    assert plan.steps == 111
+    slices = [plan.slice(*each) for each in ((0, 20), (20, 60), (60, 61), (61, 111))]  # whatever each run takes
     for each in ranges:
-        parts = [part for number in range(6) for part in plan.slice(number) if part.queue == each.queue]
+        parts = [part for cut in slices for part in cut if part.queue == each.queue]
         assert [part.start for part in parts[1:]] == [part.stop for part in parts[:-1]]
         assert (parts[0].start, parts[-1].stop) == (each.start, each.stop)
-    assert [sum(part.size for part in plan.slice(number)) for number in range(6)] == [17, 19, 19, 17, 19, 20]
-    assert [plan.rows_from(number) for number in (0, 6)] == [111, 0]
-    assert ReplayPlan.of("source", "target", [], 20).slices == 0
+    assert [sum(part.size for part in cut) for cut in slices] == [19, 40, 0, 52]
+    assert [plan.rows_from(step) for step in (0, 60, 111)] == [111, 52, 0]
+    assert [plan.steps_of(rows) for rows in (0.1, 20, 1000)] == [1, 20, 1000]
+    assert ReplayPlan.of("source", "target", []).steps == 0
