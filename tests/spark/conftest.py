@@ -19,7 +19,9 @@ from pyspark.sql import SparkSession
 from cometmq.spark import session
 from cometmq.spark.link import close_links
 from cometmq.testing import EmbeddedBroker
+from support import real_rocketmq
 from support.background import Background
+from support.cluster import BROKER_NAME, REAL, Cluster
 from support.spark_driver import SETTINGS, SINKS, Home
 from support.spark_installed import (
     DRIVER,
@@ -83,6 +85,18 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]
     with EmbeddedBroker(config={"brokerName": "broker-a", "autoCreateTopicEnable": False}) as running:
         yield running
     close_links()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicKit]:
+    """Topics on a running RocketMQ 5.3, which filters by SQL92 too."""
+    if reason := real_rocketmq.available():
+        pytest.skip(reason)
+    settings = {"enablePropertyFilter": "true", "autoCreateTopicEnable": "false"}
+    version = real_rocketmq.V5
+    folder = tmp_path_factory.mktemp("real")
+    with Cluster(REAL, folder, settings, nameserver_version=version, version=version) as running:
+        yield TopicKit(running.nameserver, BROKER_NAME)
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import cometmq
-from support import real_rocketmq
-from support.cluster import BROKER_NAME, REAL, Cluster
 from support.spark_queries import Batches, run_now, started, stream_of, table_of, wait_until
 from support.spark_topics import TopicKit, rows_expected, rows_of
 
@@ -20,18 +18,6 @@ from support.spark_topics import TopicKit, rows_expected, rows_of
 pytestmark = [pytest.mark.spark, pytest.mark.interop, pytest.mark.timeout(900)]
 
 Name = Callable[[str], str]
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TopicKit]:
-    """Topics on a running RocketMQ 5.3, which filters by SQL92 too."""
-    if reason := real_rocketmq.available():
-        pytest.skip(reason)
-    settings = {"enablePropertyFilter": "true", "autoCreateTopicEnable": "false"}
-    version = real_rocketmq.V5
-    folder = tmp_path_factory.mktemp("real")
-    with Cluster(REAL, folder, settings, nameserver_version=version, version=version) as running:
-        yield TopicKit(running.nameserver, BROKER_NAME)
 
 
 def earliest(kit: TopicKit, topic: str, **more: Any) -> dict[str, str]:
