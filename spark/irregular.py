@@ -25,6 +25,9 @@ from cometmq.spark.read_options import FAIL, SKIP
 
 log = logging.getLogger(__name__)
 
+#: Bytes that a row takes in Arrow beside its body and its properties; these are there as a map and as columns.
+_REST_OF_A_ROW: Final = 256
+
 #: The milliseconds that, as microseconds, still fit into an i64: beyond stands a broken clock.
 MAX_MILLIS: Final = (2**63 - 1) // 1000
 
@@ -48,6 +51,8 @@ class SlowRules(NamedTuple):
     tags: frozenset[str]
     corrupt: str
     check_crc: bool
+    #: Bytes that the rows of a batch may take.
+    batch_bytes: int
 
     @property
     def needs_body(self) -> bool:
@@ -61,6 +66,11 @@ class SlowRow(NamedTuple):
     broker: str
     properties: dict[str, str]
     namespace: str
+
+    @property
+    def weight(self) -> int:
+        """Bytes that it takes in a batch, rather too many."""
+        return len(self.record.body) + 2 * len(self.record.properties) + _REST_OF_A_ROW
 
 
 def slow_rows(data: bytes, start: int, source: QueueRange, rules: SlowRules) -> list[SlowRow]:

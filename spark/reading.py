@@ -70,17 +70,18 @@ def read_ranges(
         tags=frozenset(tags),
         corrupt=how.corrupt,
         check_crc=how.check_crc,
+        batch_bytes=how.batch_bytes,
         on_gap=None if how.is_filtered else watch.lost,
     )
     link = link_to(access)
     reader = SpanReader(link, how, watch)
     for pieces in batches_of(_Prefetch(ranges, link, reader, how), how):
-        batch = decoder.decode(pieces)
-        # Pulls that brought more than a batch may have are cut, without a copy, into parts of about one size.
-        parts = max(1, ceil(batch.get_total_buffer_size() / how.batch_bytes))
-        rows = max(1, min(how.batch_rows, ceil(batch.num_rows / parts)))
-        for first in range(0, batch.num_rows, rows):
-            yield batch.slice(first, rows)
+        for batch in decoder.batches(pieces):
+            # Pulls that brought more than a batch may have are cut, without a copy, into parts of about one size.
+            parts = max(1, ceil(batch.get_total_buffer_size() / how.batch_bytes))
+            rows = max(1, min(how.batch_rows, ceil(batch.num_rows / parts)))
+            for first in range(0, batch.num_rows, rows):
+                yield batch.slice(first, rows)
 
 
 def batches_of(spans: "Iterable[list[Piece]]", how: ReadOptions) -> "Iterator[list[Piece]]":

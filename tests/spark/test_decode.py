@@ -1,6 +1,7 @@
 """The decoder against the plain loop: whatever the records are, and whichever columns are asked for."""
 
 import gzip
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from cometmq.protocol.message_id import pack_host
 from cometmq.protocol.record import BLANK_SIZE, MAGIC_BLANK, MIN_RECORD_SIZE, decode_records
 from cometmq.spark import native
 from cometmq.spark.columns import TYPES, Columns, full_schema
-from cometmq.spark.decode import Decoder, decode
+from cometmq.spark.decode import Decoder
 from cometmq.spark.errors import OptionError
 from cometmq.spark.frame import Piece
 from cometmq.spark.irregular import CorruptMessage
@@ -47,6 +48,11 @@ def rows_of(batch: pa.RecordBatch) -> list[dict[str, object]]:
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         columns[name] = (column.view(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def decode(data: bytes, columns: Columns, source: QueueRange) -> pa.RecordBatch:
+    """The messages of one pull that belong to a range."""
+    return Decoder(columns).decode([Piece(source, data)])
 
 
 def only(names: list[str]) -> Columns:
@@ -286,3 +292,42 @@ def test_inner_batches_are_cut_to_the_range():
     data = encode([inner_batch([(b"a", b""), (b"b", b""), (b"c", b"")])], first=5)
     batch = decode(data, only(["body", "queueOffset"]), QueueRange("T", "b", 0, 6, 8))
     assert batch.to_pylist() == [{"body": b"b", "queueOffset": 6}, {"body": b"c", "queueOffset": 7}]
+
+
+MIB = 1024 * 1024
+
+
+def test_bodies_that_expand_come_in_batches_of_the_size_that_was_told():
+    """Some KiB of compressed zeros would take all memory; beyond 2 GiB, Arrow would not even take them."""
+    large = [packed(bytes(MIB), sysflag.CompressionType.ZLIB)] * 20
+    data = encode([Given(b"first"), Given(b"second"), *large, Given(b"between"), *large, Given(b"last")])
+    decoder = Decoder(ALL, batch_bytes=4 * MIB)
+    assert decoder.decode([Piece(EVERYTHING, data)]).num_rows == 44  # whatever is loaded at first use is there now
+    rows, peaks = [], []
+    tracemalloc.start()
+    try:
+        for batch in decoder.batches([Piece(EVERYTHING, data)]):
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            assert batch.nbytes <= 4 * MIB
+            rows += [(row["queueOffset"], len(row["body"])) for row in rows_of(batch)]
+            tracemalloc.reset_peak()
+    finally:
+        tracemalloc.stop()
+    assert max(peaks) <= 6 * MIB
+    sizes = [5, 6, *[MIB] * 20, 7, *[MIB] * 20, 4]
+    assert rows == list(enumerate(sizes))
+
+
+def test_a_body_that_is_larger_than_a_batch_is_not_cut():
+    data = encode([packed(bytes(MIB), sysflag.CompressionType.ZLIB)] * 3)
+    batches = list(Decoder(only(["body"]), batch_bytes=1024).batches([Piece(EVERYTHING, data)]))
+    assert [batch.num_rows for batch in batches] == [1, 1, 1]
+
+
+def test_expanding_rows_that_a_tag_leaves_out():
+    large = packed(bytes(MIB), sysflag.CompressionType.ZLIB)
+    data = encode(
+        [large, Given(b"1", b"TAGS\x01b\x02"), large, large._replace(properties=b"TAGS\x01b\x02"), Given(b"2")]
+    )
+    decoder = Decoder(only(["queueOffset"]), tags=frozenset({"b"}), batch_bytes=1024)
+    assert decoder.decode([Piece(EVERYTHING, data)]).column(0).to_pylist() == [1, 3]
