@@ -16,7 +16,7 @@ from cometmq.spark.jobs.publication import is_hidden
 
 AUDIT: Final = Kind("result of an audit", "_audit.json")
 LATENCIES: Final = Kind("table of latencies", "_latencies.json")
-SAMPLES: Final = Kind("table of samples", "_samples.json")
+SAMPLES: Final = Kind("table of samples", "_samples.json", ("day",))
 
 
 def claim(spark: SparkSession, output: str, kind: Kind) -> bool:
