@@ -114,6 +114,17 @@ def time(ctx: click.Context, param: click.Parameter, value: str | None) -> datet
         raise click.BadParameter(f"{value!r} is no time; {remedy}", ctx, param) from None
 
 
+def duration(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """A length of time, as the jobs read it."""
+    from cometmq.spark.jobs.durations import REMEDY, millis_of
+
+    try:
+        millis_of(value, least=1 if param.name == "window" else 0)
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is none; {REMEDY}", ctx, param) from None
+    return value
+
+
 _COMMON = (
     click.option("-n", "--namesrvAddr", "name_server", help="Nameservers: 'host:9876;host2:9876'. Or NAMESRV_ADDR"),
     click.option("--access-key", help="The user, where the brokers want one"),

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cometmq.spark.jobs.command import Settings, job, pairs, stopped_by_signals, time
+from cometmq.spark.jobs.command import Settings, duration, job, pairs, stopped_by_signals, time
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.messages import Messages
@@ -34,7 +34,9 @@ def _checkpoint(default: str) -> Callable[[_Body], _Body]:
 
 def _trigger(interval: str, default: str | None = "available-now") -> Callable[[_Body], _Body]:
     when = click.option("--trigger", type=_TRIGGERS, default=default, help="All there is, one batch, or on and on")
-    every = click.option("--interval", default=interval, help="Between the starts of batches of a continuous run")
+    every = click.option(
+        "--interval", default=interval, callback=duration, help="Between the starts of batches of a continuous run"
+    )
     return lambda body: when(every(body))
 
 
@@ -207,7 +209,7 @@ def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **v
 @_until
 @click.option("--from-the-first", is_flag=True, help="Every producer is expected to begin with number 0")
 @click.option("-o", "--output", help="A directory for all findings, as Parquet")
-@click.option("--limit", default=20, help="Findings that are shown")
+@click.option("--limit", default=20, type=click.IntRange(0), help="Findings that are shown")
 @click.option("--fail-on-loss", is_flag=True, help="Exit with 1 when something was lost")
 def audit(
     settings: Settings,
@@ -251,13 +253,25 @@ def audit(
 @click.option("-t", "--topic", "topic", default="RMQ_SYS_TRACE_TOPIC", help="The topic of the traces")
 @_since
 @_until
-@click.option("--window", default="1 minute", help="The time that one row is about")
+@click.option("--window", default="1 minute", callback=duration, help="The time that one row is about")
 @click.option("--slow", default=1.0, help="Seconds of processing (95th percentile) from which a consumer is slow")
 @click.option("-o", "--output", help="A directory for the table, as Parquet")
 @click.option("--chart", help="A file for the chart: .html, .svg or .png")
 @_trigger("1 minute", default=None)
-@click.option("--watermark", default="1 minute", help="How late traces may come in a stream")
-@click.option("--horizon", default="1 hour", help="How long after a send its processing is waited for")
+@click.option(
+    "--watermark",
+    default="1 minute",
+    callback=duration,
+    help="How late traces may come in a stream: a window is written when a trace, of whomever, is newer than its end "
+    "by that",
+)
+@click.option(
+    "--horizon",
+    default="1 hour",
+    callback=duration,
+    help="How long a stream remembers sends; nothing waits for it. What is processed later is of topic ?, without "
+    "latency",
+)
 @_checkpoint("<output>.checkpoint")
 def trace(settings: Settings, topic: str, since: datetime | None, until: datetime | None, **values: Any) -> "Metrics":
     from cometmq.spark.jobs.chart import check_form

@@ -5,7 +5,6 @@ Spark's progress reports; what it wrote is counted by whoever writes.
 """
 
 import json
-import re
 import threading
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from cometmq.spark import offsets
+from cometmq.spark.jobs.durations import REMEDY, millis_of
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.metrics import Display, Meter
 
@@ -21,8 +21,6 @@ from cometmq.spark.jobs.metrics import Display, Meter
 _LOOK: Final = 0.25
 
 _MODES: Final = ("once", "available-now", "continuous")
-_INTERVAL: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|h|millis\w*|sec\w*|min\w*|hours?)\s*")
-_UNITS: Final = {"ms": "milliseconds", "mi": "minutes", "s": "seconds", "m": "minutes", "h": "hours"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +34,10 @@ class Trigger:
     def of(cls, mode: str, interval: str = "10 seconds") -> "Trigger":
         if mode not in _MODES:
             raise JobError(f"there is no trigger {mode!r}", f"give {', '.join(_MODES)}")
-        found = _INTERVAL.fullmatch(interval)
-        if found is None:
-            raise JobError(f"{interval!r} is no interval", "give one such as 500ms, 10s or 1 minute")
-        unit = "ms" if found[2].startswith("mil") else found[2]
-        word = _UNITS["ms"] if unit == "ms" else _UNITS[unit[0]]
-        return cls(mode, f"{found[1]} {word}")
+        try:
+            return cls(mode, f"{millis_of(interval)} milliseconds")
+        except ValueError:
+            raise JobError(f"{interval!r} is no interval", REMEDY) from None
 
     def apply(self, writer: DataStreamWriter) -> DataStreamWriter:
         if self.mode == "once":

@@ -1,7 +1,7 @@
 """Trace: `RMQ_SYS_TRACE_TOPIC` to latencies from send to end of processing, failures and slow consumers.
 
-As a batch over a range of time, or as a stream with watermarks that adds windows to a table as they close. A chart is
-drawn of the table. Producers and consumers trace when they are told to (`trace=True`, Java: enableMsgTrace).
+As a batch over a range of time, or as a stream that adds windows to a table as they close (`trace_memory` says when). A
+chart is drawn of the table. Producers and consumers trace when they are told to (`trace=True`, Java: enableMsgTrace).
 """
 
 import threading
@@ -14,15 +14,16 @@ from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.chart import Chart, Panel, Series, check_form
+from cometmq.spark.jobs.durations import REMEDY, millis_of
+from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.jobs.results import LATENCIES, claim, replace
-from cometmq.spark.jobs.trace_rows import PERCENTILES, TOPIC, ends, journeys, records, sendings, sends, windows
+from cometmq.spark.jobs.trace_memory import Memory, Times
+from cometmq.spark.jobs.trace_rows import COLUMNS, PERCENTILES, SCHEMA, TOPIC, happened, steps, windows
 
-#: All that is read of a trace message.
-_COLUMNS: Final = schema_of("body", "storeTimestamp")
 #: Lines of a chart at most, and rows of the table that is shown: those with most messages.
 SHOWN: Final = 8
 #: Windows that a chart has at most: the latest.
@@ -52,8 +53,14 @@ def trace(
     """Latencies of a range of time; with `trigger` a stream that adds closed windows to `output`.
 
     `slow`: consumers whose 95th percentile of processing is above so many seconds are called slow. `output` is a
-    directory of Parquet, `chart` a file that ends with .html, .svg or .png.
+    directory of Parquet, `chart` a file that ends with .html, .svg or .png. A stream closes a window when a trace is
+    newer than its end by `watermark`, and remembers sends for `horizon`; a batch has all there is, and needs neither.
     """
+    times = Times(
+        window=_millis("window", window, least=1),
+        watermark=_millis("watermark", watermark),
+        horizon=_millis("horizon", horizon),
+    )
     meter = Meter("trace")
     messages = Messages.of(topic, name_server, options, since, until)
     messages.check()
@@ -64,7 +71,7 @@ def trace(
         if trigger is None:
             if output is not None:
                 claim(spark, output, LATENCIES)
-            found = latencies(messages.batch(spark, _COLUMNS), window, horizon=horizon).persist()
+            found = latencies(messages.batch(spark, schema_of(*COLUMNS)), times.window).persist()
             try:
                 _finish(found, meter, slow, chart)
                 if output is not None:
@@ -72,26 +79,30 @@ def trace(
             finally:
                 found.unpersist()
         else:
-            stream = messages.stream(spark, _COLUMNS)
-            table = latencies(stream, window, watermark=watermark, horizon=horizon)
             place = output or "trace-latencies"
             when = runs.Trigger.of(trigger, interval)
-            _stream(table, place, when, checkpoint, chart, meter, shown, stop)
-            written = _written(spark, place, table)
-            _finish(written, meter, slow, chart)
+            _stream(
+                messages.stream(spark, schema_of(*COLUMNS)), times, place, when, checkpoint, chart, meter, shown, stop
+            )
+            _finish(_written(spark, place), meter, slow, chart)
     return meter.metrics()
 
 
-def latencies(traces: DataFrame, window: str, *, watermark: str = "0 seconds", horizon: str = "1 hour") -> DataFrame:
-    """The table of trace messages (columns `body` and `storeTimestamp`): a batch, or a stream."""
-    found = records(traces)
-    sent, ended = sends(found), ends(found)
-    steps = journeys(sent, ended, horizon=horizon, watermark=watermark).unionByName(sendings(sent, watermark))
-    return windows(steps, window)
+def _millis(name: str, text: str, *, least: int = 0) -> int:
+    try:
+        return millis_of(text, least=least)
+    except ValueError:
+        raise JobError(f"{name}={text!r}", REMEDY) from None
+
+
+def latencies(traces: DataFrame, window: int) -> DataFrame:
+    """The table of trace messages (columns `body` and `storeTimestamp`), by windows of so many milliseconds."""
+    return windows(steps(happened(traces)), window)
 
 
 def _stream(
-    table: DataFrame,
+    traces: DataFrame,
+    times: Times,
     output: str,
     when: runs.Trigger,
     checkpoint: str | None,
@@ -100,25 +111,33 @@ def _stream(
     display: Display,
     stop: threading.Event | None,
 ) -> None:
-    publication = Publication(table.sparkSession, output)
+    spark = traces.sparkSession
+    publication = Publication(spark, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
-    ownership = Ownership(table.sparkSession, publication, checkpoint, TABLE)
+    ownership = Ownership(spark, publication, checkpoint, TABLE)
     ownership.check()
+    memory = Memory(spark, checkpoint, times)
 
     def write(rows: DataFrame, number: int) -> None:
         batch = ownership.batch(number)
-        rows = rows.persist()
+        new = happened(rows).persist()
         try:
-            if not rows.isEmpty():
-                publication.publish(rows.coalesce(1), batch)
-                if chart is not None:
-                    _draw(_written(rows.sparkSession, output, rows), chart)
+            closed, late = memory.closed(new, number)
+            closed.persist()
+            try:
+                if not closed.isEmpty():
+                    publication.publish(closed.coalesce(1), batch)
+                    if chart is not None:
+                        _draw(_written(spark, output), chart)
+            finally:
+                closed.unpersist()
+            meter.count("late", late)
         finally:
-            rows.unpersist()
+            new.unpersist()
 
     with ownership.opened():
         runs.run(
-            table.writeStream.foreachBatch(write).outputMode("append"),
+            traces.writeStream.foreachBatch(write).outputMode("append"),
             when,
             checkpoint=checkpoint,
             meter=meter,
@@ -127,11 +146,11 @@ def _stream(
         )
 
 
-def _written(spark: SparkSession, output: str, like: DataFrame) -> DataFrame:
-    """The table as far as it is written; of the given columns, since it may be empty."""
+def _written(spark: SparkSession, output: str) -> DataFrame:
+    """The table as far as it is written; it may be empty."""
     if not any(file.name.endswith(".parquet") for file in Publication(spark, output).lake.files(output)):
-        return spark.createDataFrame([], like.schema)
-    return spark.read.schema(like.schema).parquet(output)
+        return spark.createDataFrame([], SCHEMA)
+    return spark.read.schema(SCHEMA).parquet(output)
 
 
 def _finish(found: DataFrame, meter: Meter, slow: float, chart: str | None) -> None:

@@ -26,6 +26,12 @@ HAPPENED: Final = (
 
 #: What a latency is in the tables: milliseconds at these parts of all.
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+#: Latencies of a window. `cost_p95` is the time of processing, or of sending, alone.
+FIGURES: Final = (*PERCENTILES, "max", "cost_p95")
+#: The table of windows.
+SCHEMA: Final = "time timestamp, kind string, topic string, `group` string, count bigint, failures bigint" + "".join(
+    f", {name} bigint" for name in FIGURES
+)
 
 #: Milliseconds that a client's clock may be ahead of the broker's: what is beyond is damaged, or forged.
 _AHEAD: Final = 86_400_000
@@ -69,7 +75,7 @@ def _text(index: int) -> Column:
 
 
 def steps(rows: DataFrame) -> DataFrame:
-    """What happened (`HAPPENED`), each once, with its latency: of a send its cost, of processing from the send to its end.
+    """What happened (`HAPPENED`), each once, with its latency: a send's cost, or the time from the send to that end.
 
     Where nobody traced the send, processing has the topic `?` and no latency. Trace messages are sent at least once,
     and a producer traces each of its attempts: the way of a message begins with the first one.
@@ -107,7 +113,7 @@ def windows(taken: DataFrame, window: int) -> DataFrame:
             F.max(latency).alias("max"),
             F.percentile_approx("cost", 0.95, 1000).alias("cost_p95"),
         )
-        .select(F.col("window.start").alias("time"), "kind", "topic", "group", *FIGURES)
+        .select(F.col("window.start").alias("time"), "kind", "topic", "group", "count", "failures", *FIGURES)
     )
 
 
@@ -118,7 +124,3 @@ def window_end(window: int) -> Column:
 
 def _window(window: int) -> Column:
     return F.window("time", f"{window} milliseconds").alias("window")
-
-
-#: The figures of a window. `cost_p95` is the time of processing, or of sending, alone.
-FIGURES: Final = ("count", "failures", *PERCENTILES, "max", "cost_p95")

@@ -70,7 +70,13 @@ def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[s
         (["etl", "-t", "T", "-o", out], "--sql and --function"),
         (["etl", "-t", "T", "--sql", "select 1"], "--to, --output and --table"),
         (["audit"], "Missing option '-t'"),
+        (["audit", "-t", "T", "--limit", "-1"], "'--limit': -1 is not in the range x>=0"),
         (["trace", "--trigger", "once"], "give --output"),
+        (["trace", "--window", "soon"], "'--window': 'soon' is none; give a length of time such as 30s"),
+        (["trace", "--window", "0s"], "'--window': '0s' is none"),
+        (["trace", "--horizon", "1 hourz"], "'--horizon': '1 hourz' is none"),
+        (["trace", "--watermark", "-1 minute"], "'--watermark'"),
+        (["etl", "-t", "T", "--sql", "select 1", "-o", out, "--interval", "often"], "'--interval': 'often' is none"),
         (["lag"], "Missing option '-o'"),
     ):
         line = refused(capsys, 2, *arguments)
