@@ -23,7 +23,7 @@ from typing import Final
 
 import msgspec
 
-from cometmq.client.audit_stamp import PRODUCER, SEQUENCE, VOID
+from cometmq.client.audit_stamp import MAX_DIGITS, PRODUCER, SEQUENCE, VOID
 from cometmq.client.hooks import ConsumeContext, ConsumeHook, SendContext, SendHook
 from cometmq.client.message import ReceivedMessage
 from cometmq.client.queues import MessageQueue
@@ -275,4 +275,4 @@ class ConsumeAudit(ConsumeHook):
 
 def _number(text: str | None) -> int | None:
     """A number of a stamp; None for what is none: a stamp comes from outside."""
-    return int(text) if text and len(text) < 20 and text.isascii() and text.isdigit() else None
+    return int(text) if text and len(text) <= MAX_DIGITS and text.isascii() and text.isdigit() else None

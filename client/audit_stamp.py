@@ -5,3 +5,7 @@ from typing import Final
 PRODUCER: Final = "AUDIT_PRODUCER"
 SEQUENCE: Final = "AUDIT_SEQUENCE"
 VOID: Final = "AUDIT_VOID"
+
+#: Digits that a number has at most: a million messages a second for thirty years. What has more is damaged or forged,
+#: and as good as no stamp.
+MAX_DIGITS: Final = 15

@@ -17,14 +17,14 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from cometmq.client.audit import MAX_VOID
-from cometmq.client.audit_stamp import PRODUCER, SEQUENCE, VOID
+from cometmq.client.audit_stamp import MAX_DIGITS, PRODUCER, SEQUENCE, VOID
 from cometmq.protocol import names
 
 #: What identifies a stream.
 STREAM: Final = ("topic", "brokerName", "queueId", "producer")
 
-#: Numbers as the checker reads them: digits, below 10**19 by their count; what a bigint cannot hold is no number.
-_NUMBER: Final = r"^[0-9]{1,18}$"
+#: Numbers as the checker reads them. A stamp comes from outside: sums and differences of these overflow nowhere.
+_NUMBER: Final = rf"[0-9]{{1,{MAX_DIGITS}}}"
 
 
 def stamped(messages: DataFrame) -> DataFrame:
@@ -34,11 +34,11 @@ def stamped(messages: DataFrame) -> DataFrame:
     """
     properties = F.col("properties")
     sequence = properties[SEQUENCE]
-    has_stamp = properties[PRODUCER].isNotNull() & sequence.rlike(_NUMBER)
+    has_stamp = properties[PRODUCER].isNotNull() & sequence.rlike(rf"\A{_NUMBER}\z")
     return (
         messages.where((F.col("reconsumeTimes") == 0) & ~F.col("topic").startswith(names.RETRY_PREFIX))
         .withColumn("producer", F.when(has_stamp, properties[PRODUCER]))
-        .withColumn("sequence", F.when(has_stamp, sequence.cast("long")))
+        .withColumn("sequence", F.when(has_stamp, sequence.try_cast("long")))
         .withColumn("void", F.when(has_stamp, _ranges(properties[VOID])))
         .select(*STREAM, "queueOffset", "storeTimestamp", "msgId", "sequence", "void")
     )
@@ -47,12 +47,12 @@ def stamped(messages: DataFrame) -> DataFrame:
 def _ranges(text: Column) -> Column:
     """`3-5,9-9` as an array of structs, sorted; what is no such text counts as nothing."""
     parts = F.slice(F.split(F.coalesce(text, F.lit("")), ","), 1, MAX_VOID)
-    sound = F.filter(parts, lambda part: part.rlike(r"^[0-9]{1,18}-[0-9]{1,18}$"))
+    sound = F.filter(parts, lambda part: part.rlike(rf"\A{_NUMBER}-{_NUMBER}\z"))
     pairs = F.transform(
         sound,
         lambda part: F.struct(
-            F.substring_index(part, "-", 1).cast("long").alias("first"),
-            F.substring_index(part, "-", -1).cast("long").alias("last"),
+            F.substring_index(part, "-", 1).try_cast("long").alias("first"),
+            F.substring_index(part, "-", -1).try_cast("long").alias("last"),
         ),
     )
     return F.array_sort(F.filter(pairs, lambda pair: pair["first"] <= pair["last"]))

@@ -9,14 +9,17 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import cometmq
 from cometmq.client.audit import PRODUCER, SEQUENCE, VOID, ConsumeAudit, SendAudit
+from cometmq.client.audit_stamp import MAX_DIGITS
 from cometmq.client.queues import MessageQueue
-from cometmq.spark.jobs import audit
+from cometmq.spark.jobs import JobError, audit
 from cometmq.spark.jobs.audit_findings import findings, lost, placed, stamped
-from cometmq.spark.jobs.audit_job import COLUMNS
+from cometmq.spark.jobs.audit_job import COLUMNS, audit_messages
 from cometmq.spark.jobs.messages import schema_of
+from cometmq.spark.jobs.metrics import Meter
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
@@ -144,6 +147,48 @@ def test_verdicts_are_those_of_the_checker(spark: SparkSession, from_the_first: 
         gone[key] = sorted([*gone.get(key, []), *range(row.firstMissing, row.lastMissing + 1)])
     assert gone == missing
     assert stamps.where("producer is null").count() == unstamped
+
+
+NONSENSE = (
+    *("", " ", "-1", "1.5", "1e9", "many", "NaN", "\u0661", "7\n", " 7", "0-", "9" * 16, "9" * 18, "9" * 19, "9" * 400),
+    *(str(number) for power in (31, 53, 62, 63, 64) for number in (2**power, -(2**power))),
+)
+
+
+def test_damaged_and_forged_stamps_do_no_harm(spark: SparkSession) -> None:
+    chance = random.Random(11)
+    rows: list[Row] = []
+    for number in range(300):
+        properties = {PRODUCER: f"p{number % 3}", SEQUENCE: chance.choice(NONSENSE), VOID: chance.choice(NONSENSE)}
+        if number % 3 == 0:
+            voids = [f"{chance.choice(NONSENSE)}-{chance.choice(NONSENSE)}" for _ in range(chance.randrange(4))]
+            properties |= {SEQUENCE: str(number), VOID: ",".join(voids)}
+        elif number % 7 == 0:
+            properties[PRODUCER] = ""
+        rows.append(Row("T", "b", 0, number, properties, f"id-{number}", START, 0))
+    # All that a number may have: each of many queues lost as much as it can.
+    most = "9" * MAX_DIGITS
+    rows += [
+        Row("U", "b", queue, offset, {PRODUCER: "p", SEQUENCE: (most, "0")[offset == 0]}, f"u-{queue}-{offset}", START, 0)
+        for queue in range(10_000)
+        for offset in range(2)
+    ]
+    meter = Meter("audit")
+    audit_messages(spark.createDataFrame([tuple(row) for row in rows], schema_of(*COLUMNS)), meter, limit=1)
+    damaged, forged = meter.tables["topics"].objects()
+    assert (damaged["messages"], damaged["unstamped"]) == (300, checked(rows[:300], from_the_first=False)[2])
+    assert (forged["unstamped"], forged["lost"]) == (0, 2**63 - 1)
+    assert meter.details["lost"] == 2**63 - 1
+
+
+def test_bad_input_is_told(spark: SparkSession) -> None:
+    with pytest.raises(JobError, match=r"limit=-1: give how many .*0 or more"):
+        audit(spark, "T", limit=-1)
+    text = spark.createDataFrame([], schema_of(*COLUMNS)).withColumn("properties", F.lit("{}"))
+    with pytest.raises(JobError, match=r"properties is no map: leave .*propertiesAsJson away"):
+        audit_messages(text, Meter("audit"))
+    with pytest.raises(JobError, match="no column msgId"):
+        audit_messages(text.drop("msgId"), Meter("audit"))
 
 
 def test_what_a_producer_lost_is_reported(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:

@@ -300,6 +300,7 @@ def test_a_topic_that_nobody_knows_is_told_before_a_task_starts(
             {"topic": "T", "sendRetrys": "1"},
             "sendretrys: there is no such option; did you mean",
         ),
+        ("'x' body", {"topic": "T", "path": "T"}, "path: there is none; name topics by the option topic"),
         ("'x' body", {"topic": "T", "sendRetries": "many"}, "sendRetries=many: give a whole number"),
         ("'x' body", {"topic": "a b"}, "topic=a b: "),
         ("'x' body", {"topic": "SCHEDULE_TOPIC_XXXX"}, "topic=SCHEDULE_TOPIC_XXXX: it belongs to the system"),
