@@ -111,9 +111,7 @@ def _report(stamps: DataFrame, found: DataFrame, gone: DataFrame, meter: Meter, 
     table = ResultTable.of(summary.select("topic", "messages", "unstamped", "producers", "lost", *_COUNTS), 10_000)
     meter.tables["topics"] = table
     totals = {
-        title: min(sum(row[number] for row in table.rows), _MOST)
-        for number, title in enumerate(table.titles)
-        if number
+        title: min(sum(row[number] for row in table.rows), _MOST) for number, title in enumerate(table.titles) if number
     }
     meter.add(totals["messages"])
     meter.details |= {name: totals[name] for name in ("unstamped", "lost", *_COUNTS)}

@@ -169,7 +169,16 @@ def test_damaged_and_forged_stamps_do_no_harm(spark: SparkSession) -> None:
     # All that a number may have: each of many queues lost as much as it can.
     most = "9" * MAX_DIGITS
     rows += [
-        Row("U", "b", queue, offset, {PRODUCER: "p", SEQUENCE: (most, "0")[offset == 0]}, f"u-{queue}-{offset}", START, 0)
+        Row(
+            "U",
+            "b",
+            queue,
+            offset,
+            {PRODUCER: "p", SEQUENCE: (most, "0")[offset == 0]},
+            f"u-{queue}-{offset}",
+            START,
+            0,
+        )
         for queue in range(10_000)
         for offset in range(2)
     ]
