@@ -13,9 +13,11 @@ from weakref import WeakKeyDictionary
 
 from cometmq.client.consumer.pulling import PullRequest, Pulls, RawPulled
 from cometmq.client.consumer.subscriptions import Sql, subscription_data
-from cometmq.client.errors import BrokerError, NoNameserver, NoRoute
+from cometmq.client.errors import BrokerError, NoBroker, NoNameserver, NoRoute, TopicNotFound
 from cometmq.client.queues import MessageQueue
 from cometmq.protocol.bodies.heartbeat import SubscriptionData
+from cometmq.protocol.bodies.route import ClusterInfo
+from cometmq.protocol.codes import RequestCode, ResponseCode
 from cometmq.protocol.errors import CometMQError
 from cometmq.protocol.record import QUEUE_OFFSET_POSITION
 from cometmq.remoting.errors import TransportError
@@ -43,6 +45,10 @@ _REMEDY: Final = (
     "keep messages for longer on the broker (fileReservedTime), let the query read faster, or set failOnDataLoss to"
     " false to go on with what is there"
 )
+_GONE_REMEDY: Final = (
+    "make it again if it was not meant to go (mqadmin updateTopic), or set failOnDataLoss to false to go on without"
+    " these messages"
+)
 
 
 class PullFailed(SparkSourceError):
@@ -52,6 +58,25 @@ class PullFailed(SparkSourceError):
         remedy = remedy or "check the broker, or raise pullRetries"
         super().__init__(f"{queue}: offset {offset} could not be read in {tries} tries: {error}", remedy)
         self.args = (queue, offset, tries, error, remedy)
+
+
+class QueueGone(DataLoss):
+    """Raised when a queue that is being read, or its whole topic, is no more."""
+
+    def __init__(self, rest: QueueRange, reason: str) -> None:
+        super().__init__(rest.queue, rest.start, rest.stop, _GONE_REMEDY)
+        self.args = (rest, reason)
+        self.cause = f"{rest.queue} is no more, and with it offsets {rest.start} to {rest.stop - 1}: {reason}"
+        self.rest = rest
+        self.reason = reason
+
+
+def _says_gone(error: CometMQError) -> bool:
+    """Whether a broker answered that it does not have the topic or the queue; there is no code for the latter, and
+    RocketMQ's was another one in 4.x."""
+    if isinstance(error, TopicNotFound):
+        return True
+    return isinstance(error, BrokerError) and error.remark.startswith("queueId[") and "is illegal" in error.remark
 
 
 def _remedy(error: CometMQError) -> str:
@@ -82,6 +107,12 @@ class LossWatch:
             self._warned.add(queue)
             log.warning("%s: offsets %d to %d are gone, going on without them", queue, wanted, have - 1)
 
+    def gone(self, error: QueueGone, why: BaseException | None) -> None:
+        """The whole rest of a range is gone, with its queue."""
+        if self._fails:
+            raise error from why
+        log.warning("%s; going on without them", error.cause)
+
 
 class SpanReader:
     """Reads spans for one task. It is used on the link's loop alone."""
@@ -93,9 +124,11 @@ class SpanReader:
         self._pulls = Pulls(link.client, link.access.wire_group)
         #: By topic of the wire.
         self._subscriptions: dict[str, SubscriptionData] = {}
+        #: Topics and brokers that it was waited for in vain: their other queues need not wait as long.
+        self._gone: set[tuple[str, str]] = set()
 
     async def read(self, span: QueueRange, room: int = MOST_BYTES) -> list[Piece]:
-        """A span, or its beginning as soon as that has as many bytes as there is room for: a message more at most.
+        """A span, or its beginning as soon as that has as many bytes as there is room for, with a message more at most.
 
         A piece for each pull, also without messages: their ranges say what was asked and covered, the last one how far
         this went.
@@ -104,7 +137,12 @@ class SpanReader:
         offset = span.start
         while offset < span.stop and room > 0:
             rest = span._replace(start=offset)
-            pulled = await self._pull(rest, room)
+            try:
+                pulled = await self._pull(rest, room)
+            except QueueGone:
+                if not pieces:
+                    raise
+                break  # what there was of it counts
             offset = min(self._checked(rest, pulled), span.stop)
             pieces.append(Piece(rest._replace(stop=offset), pulled.data))
             room -= len(pulled.data)
@@ -128,16 +166,22 @@ class SpanReader:
         """One pull that moves on, tried again while it fails or finds the end of the queue too early."""
         if self._how.read_from == SLAVE and (pulled := await self._from_slave(rest, room)) is not None:
             return pulled
-        failures = 0
+        failures, was_gone = 0, True
         while True:
             try:
                 pulled = await self._ask(rest, room, _MASTER_ID)
             except CometMQError as error:
                 if refused := filter_refused(error, self._how.sub_expression):
                     raise refused from None
-                if not error.retriable and not isinstance(error, NoRoute):
+                says_gone = _says_gone(error)
+                if not error.retriable and not says_gone and not isinstance(error, NoRoute):
                     raise
+                # A slave alone may not have heard of the topic.
+                was_gone = was_gone and says_gone and self._link.client.routes.brokers.has(rest.broker)
                 reason = str(error)
+                if was_gone and (failures >= self._how.retries or rest[:2] in self._gone):
+                    self._gone.add(rest[:2])
+                    raise QueueGone(rest, reason.partition("\n")[0].strip()) from error  # without Java's link
                 if failures >= self._how.retries:
                     raise PullFailed(rest.queue, rest.start, failures + 1, reason, _remedy(error)) from error
                 await self._refresh(rest)
@@ -187,10 +231,9 @@ class SpanReader:
         return pulled._replace(status="OFFSET_ILLEGAL", next_offset=next_offset, data=b"")
 
     async def _ask(self, rest: QueueRange, room: int, broker_id: int) -> RawPulled:
-        how, client = self._how, self._link.client
+        how = self._how
         topic = self._link.access.wire_topic(rest.topic)
-        if client.routes.known(topic) is None:
-            await client.routes.get(topic)
+        await self._find(topic, rest.broker)
         return await self._pulls.pull_raw(
             PullRequest(
                 queue=MessageQueue(topic, rest.broker, rest.queue_id),
@@ -204,6 +247,26 @@ class SpanReader:
                 timeout=how.pull_timeout,
             )
         )
+
+    async def _find(self, topic: str, broker: str) -> None:
+        """Have an address of the broker, if anybody knows one.
+
+        No route has a topic that was deleted. It has none, either, when the broker is down for long: only the broker
+        itself can say that messages are gone, so it is looked for without the topic.
+        """
+        client = self._link.client
+        routes = client.routes
+        try:
+            if routes.known(topic) is None:
+                await routes.get(topic)
+            routes.brokers.for_pull(broker)
+        except (NoRoute, NoBroker):
+            timeout = self._link.access.request_timeout
+            answer = await client.nameservers.request(RequestCode.GET_BROKER_CLUSTER_INFO, timeout=timeout)
+            table = ClusterInfo.decode(answer.body).broker_addr_table if answer.code == ResponseCode.SUCCESS else {}
+            if broker not in table:
+                raise
+            routes.brokers.learn([table[broker]])
 
     def _subscription(self, topic: str) -> SubscriptionData:
         known = self._subscriptions.get(topic)

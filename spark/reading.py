@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cometmq.spark.frame import Piece
-    from cometmq.spark.pulls import SpanReader
+    from cometmq.spark.pulls import LossWatch, QueueGone, SpanReader
 
 #: Bytes of a span, by what messages have taken so far: what a broker and we handle without leaving the processor's
 #: caches, and far enough below its limit for a pull that it need not look at each message.
@@ -75,7 +75,7 @@ def read_ranges(
     )
     link = link_to(access)
     reader = SpanReader(link, how, watch)
-    for pieces in batches_of(_Prefetch(ranges, link, reader, how), how):
+    for pieces in batches_of(_Prefetch(ranges, link, reader, watch, how), how):
         for batch in decoder.batches(pieces):
             # Pulls that brought more than a batch may have are cut, without a copy, into parts of about one size.
             parts = max(1, ceil(batch.get_total_buffer_size() / how.batch_bytes))
@@ -107,10 +107,13 @@ class _Prefetch:
     Mutable state: what is left of the ranges, the spans under way, and what messages and pulls have been like so far.
     """
 
-    def __init__(self, ranges: Sequence[QueueRange], link: Link, reader: "SpanReader", how: ReadOptions) -> None:
+    def __init__(
+        self, ranges: Sequence[QueueRange], link: Link, reader: "SpanReader", watch: "LossWatch", how: ReadOptions
+    ) -> None:
         self._left = deque(each for each in ranges if each.size > 0)
         self._link = link
         self._reader = reader
+        self._watch = watch
         #: Offsets of the next span.
         self._span = min(how.pull_count, SPAN_BYTES // GUESS)
         self._under_way: deque[tuple[QueueRange, Future[list[Piece]]]] = deque()
@@ -119,11 +122,17 @@ class _Prefetch:
         self._seen = (0.0, 0.0)
 
     def __iter__(self) -> "Iterator[list[Piece]]":
+        from cometmq.spark.pulls import QueueGone
+
         try:
             while self._left or self._under_way:
                 self._start()
                 span, future = self._under_way.popleft()
-                pieces = future.result()
+                try:
+                    pieces = future.result()
+                except QueueGone as gone:
+                    self._pass_over(gone)
+                    continue
                 rest = span._replace(start=pieces[-1].source.stop)
                 pieces = [each for each in pieces if each.data]
                 self._learn(span.size - rest.size, pieces)
@@ -168,6 +177,18 @@ class _Prefetch:
             self._put_back(span)
         self._put_back(rest)
         self._start()
+
+    def _pass_over(self, gone: "QueueGone") -> None:
+        """What is left of a queue that is no more."""
+        queue, spans = gone.rest.queue, list(self._under_way)
+        known = [gone.rest, *self._left, *(span for span, _ in spans)]
+        whole = gone.rest._replace(stop=max(each.stop for each in known if each.queue == queue))
+        self._watch.gone(type(gone)(whole, gone.reason), gone.__cause__)
+        for span, future in spans:
+            if span.queue == queue:
+                future.cancel()
+        self._under_way = deque(each for each in spans if each[0].queue != queue)
+        self._left = deque(each for each in self._left if each.queue != queue)
 
     def _put_back(self, rest: QueueRange) -> None:
         if self._left and self._left[0].queue == rest.queue and self._left[0].start == rest.stop:

@@ -132,6 +132,18 @@ async def test_a_slave_alone_serves_what_it_has(readable: ReadableCluster) -> No
     assert await bodies(readable, pullRetries="0", failOnDataLoss="false") == [b"slave"]
 
 
+async def test_only_a_master_knows_that_a_topic_is_no_more(readable: ReadableCluster) -> None:
+    readable.slave.has_topic = False
+    assert await bodies(readable, readFrom="slave", pullRetries="0") == [b"master"] * MESSAGES
+    readable.master.is_registered = False
+    with pytest.raises(PullFailed, match="TOPIC_NOT_EXIST"):
+        await bodies(readable, failOnDataLoss="false")
+    readable.master.is_registered, readable.master.has_topic = True, False
+    with pytest.raises(DataLoss, match=r"queue 0 of topic T .* offsets 0 to 2: .* not exist.* failOnDataLoss"):
+        await bodies(readable)
+    assert await bodies(readable, failOnDataLoss="false") == []
+
+
 async def test_a_slave_that_may_not_be_read_is_left_alone(readable: ReadableCluster) -> None:
     readable.slave.is_readable = False
     assert await bodies(readable, readFrom="slave", pullRetries="0") == [b"master"] * MESSAGES

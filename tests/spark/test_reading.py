@@ -17,7 +17,7 @@ from cometmq.spark.errors import DataLoss, OptionError
 from cometmq.spark.frame import Piece
 from cometmq.spark.irregular import CorruptMessage
 from cometmq.spark.link import close_links
-from cometmq.spark.pulls import PullFailed
+from cometmq.spark.pulls import PullFailed, QueueGone
 from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.spark.read_options import SLAVE, SQL92, ReadOptions
 from cometmq.spark.reading import LEAST_SPAN, read_ranges
@@ -199,10 +199,62 @@ def test_a_namespace(topics: TopicKit, name: Name) -> None:
     assert batch.to_pylist() == [{"topic": source.topic, "queueOffset": number} for number in range(10)]
 
 
-def test_a_topic_that_nobody_knows(topics: TopicKit) -> None:
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_topic_that_nobody_knows_and_whose_broker_is_down(topics: TopicKit, fails: bool) -> None:
+    """Nameservers forget the topics of a broker that is silent: it may come back with them."""
     with pytest.raises(PullFailed, match=r"queue 0 of topic Nowhere .*pullRetries") as raised:
-        read(topics, [QueueRange("Nowhere", "broker-a", 0, 0, 10)], HASTY)
+        read(topics, [QueueRange("Nowhere", "down", 0, 0, 10)], ReadOptions(retries=1, fail_on_data_loss=fails))
     assert isinstance(raised.value.__cause__, NoRoute)
+
+
+def delete(topics: TopicKit, topic: str) -> None:
+    topics.run(lambda mq: mq.admin().delete_topic(topic))
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "is no more" in each.getMessage()]
+
+
+@pytest.mark.parametrize("is_route_known", [True, False])
+def test_a_deleted_topic(topics: TopicKit, name: Name, caplog: pytest.LogCaptureFixture, is_route_known: bool) -> None:
+    topic, other = topics.made(name("T"), [700, 5]), topics.made(name("O"), [5])
+    gone, there = whole(topics, topic), whole(topics, other)
+    close_links()  # with what they know of routes
+    if is_route_known:
+        assert read(topics, gone) == rows_of(gone)
+    delete(topics, topic)
+    with pytest.raises(DataLoss, match=rf"queue 0 of topic {topic} .*offsets 0 to 699: .*failOnDataLoss") as raised:
+        read(topics, gone)
+    copy = pickle.loads(pickle.dumps(raised.value))
+    assert (str(copy), copy.wanted) == (str(raised.value), 0)
+    assert read(topics, [*gone, *there], ReadOptions(retries=1, fail_on_data_loss=False)) == rows_of(there)
+    first, second = warnings_of(caplog)
+    assert f"queue 0 of topic {topic} on broker broker-a is no more, and with it offsets 0 to 699: " in first
+    assert f"queue 1 of topic {topic} on broker broker-a is no more, and with it offsets 0 to 4: " in second
+
+
+def test_a_topic_that_is_deleted_in_the_middle(topics: TopicKit, name: Name, caplog: pytest.LogCaptureFixture) -> None:
+    topic = topics.made(name("T"), [8000])
+    how = ReadOptions(retries=1, fail_on_data_loss=False, pull_count=32)
+    batches = read_ranges(whole(topics, topic), access(topics), only("queueOffset"), how)
+    offsets = next(batches).column(0).to_pylist()
+    delete(topics, topic)
+    for batch in batches:
+        offsets += batch.column(0).to_pylist()
+    assert offsets == list(range(len(offsets)))
+    assert len(offsets) < 8000
+    [warning] = warnings_of(caplog)
+    assert f"topic {topic} on broker broker-a is no more, and with it offsets {len(offsets)} to 7999: " in warning
+
+
+def test_a_queue_that_is_no_more(topics: TopicKit, name: Name, caplog: pytest.LogCaptureFixture) -> None:
+    topic = topics.made(name("T"), [5, 5])
+    ranges = whole(topics, topic)
+    topics.make(topic, 1)
+    with pytest.raises(DataLoss, match=r"queue 1 of topic T_.* is no more.* 0 to 4: .*is illegal.*failOnDataLoss"):
+        read(topics, ranges)
+    assert read(topics, ranges, ReadOptions(retries=0, fail_on_data_loss=False)) == rows_of(ranges[:1])
+    assert len(warnings_of(caplog)) == 1
 
 
 def test_nameservers_that_do_not_answer() -> None:
@@ -216,6 +268,7 @@ def test_nameservers_that_do_not_answer() -> None:
 @pytest.mark.parametrize(
     "error",
     [
+        QueueGone(QueueRange("T", "b", 1, 5, 7), "deleted"),
         PullFailed(QueueId("T", "b", 1), 5, 2, "nobody answers"),
         CorruptMessage(QueueId("T", "b", 1), 5, "no zlib", "look"),
         DataLoss(QueueId("T", "b", 1), 5, 7, "look"),

@@ -35,6 +35,8 @@ class Replica:
     is_readable: bool = True
     #: offsetCheckInSlave.
     checks_offsets: bool = False
+    #: Whether it knows the topic.
+    has_topic: bool = True
     #: So many pulls are never answered.
     swallows: int = 0
     #: Bytes that the body at an offset has at least.
@@ -46,6 +48,8 @@ class Replica:
     def pulled(self, offset: int, count: int) -> tuple[int, int]:
         """The code of the answer, and the offset to go on from."""
         corrects = self.broker_id == MASTER_ID or self.checks_offsets
+        if not self.has_topic:
+            return ResponseCode.TOPIC_NOT_EXIST, 0
         if not self.is_readable:
             return ResponseCode.SYSTEM_BUSY, 0
         if self.first <= offset < self.stop:
@@ -107,6 +111,8 @@ class ReadableCluster:
         code, next_offset = replica.pulled(offset, request.header.max_msg_nums)
         if code == ResponseCode.SYSTEM_BUSY:
             return Response(code, remark="[REJECTREQUEST]system busy, start flow control for a while")
+        if code == ResponseCode.TOPIC_NOT_EXIST:
+            return Response(code, remark="topic[T] not exist, apply first please!")
         answer = PullMessageAnswer(
             suggest_which_broker_id=MASTER_ID,  # also a slave's, while its master is there
             next_begin_offset=next_offset,
