@@ -113,7 +113,7 @@ def test_a_queue_that_was_away_begins_anew() -> None:
     assert problems(audit, message(7), message(7, queue=OTHER)) == [[], [GAP]]
 
 
-@pytest.mark.parametrize("number", ["", "x", "-1", "٣", "9" * 5000, "1.0"])
+@pytest.mark.parametrize("number", ["", "x", "-1", "٣", "9" * 16, "9" * 5000, "1.0"])
 def test_stamps_that_are_none_count_as_none(number: str) -> None:
     audit = ConsumeAudit()
     assert audit.check(message(number)) == []
@@ -122,8 +122,8 @@ def test_stamps_that_are_none_count_as_none(number: str) -> None:
 
 def test_wild_numbers_take_no_time_and_no_memory() -> None:
     audit = ConsumeAudit(from_the_first=True)
-    found = audit.check(message(10**18, void="5-1,x,-,7-,1-99999999999999999999999," + "3-4," * 5000))
-    assert [each.missing for each in found] == [(0, 2), (5, 10**18 - 1)]
+    found = audit.check(message(10**14, void="5-1,x,-,7-,1-99999999999999999999999," + "3-4," * 5000))
+    assert [each.missing for each in found] == [(0, 2), (5, 10**14 - 1)]
     assert len(audit.missing()["p", QUEUE]) == MAX_MISSING
 
 
