@@ -17,6 +17,9 @@ from cometmq.spark.jobs.errors import JobError
 #: Colours that people tell apart, those with a weakness for red and green too (Okabe and Ito).
 COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#555555")
 
+#: Who looks at a chart may be anywhere, and so may who drew it.
+_ZONE: Final = "times are UTC"
+
 _WIDTH: Final = 960
 _PLOT: Final = 180
 _LEFT, _RIGHT, _TOP, _LINE = 80, 24, 34, 16
@@ -75,6 +78,7 @@ class Chart:
     def svg(self) -> str:
         span = self._span()
         parts, top = [_text(_LEFT, 26, self.title, size=18, weight="bold")], 44
+        parts.append(_text(_WIDTH - _RIGHT, 26, _ZONE, anchor="end"))
         for panel in self.panels:
             drawn, height = _draw_panel(panel, span, top)
             parts += drawn
@@ -162,7 +166,7 @@ def _ticks(first: datetime, last: datetime) -> list[datetime]:
     step = next((each for each in _STEPS if seconds / each <= 8), 86400 * math.ceil(seconds / 86400 / 8))
     at = math.ceil(first.timestamp() / step) * step
     count = int((last.timestamp() - at) // step) + 1
-    return [datetime.fromtimestamp(at + number * step, first.tzinfo or UTC) for number in range(count)]
+    return [datetime.fromtimestamp(at + number * step, UTC) for number in range(count)]
 
 
 def _clock(time: datetime, seconds: float) -> str:
@@ -198,8 +202,9 @@ def _save_png(chart: Chart, path: str) -> None:
         _plot(axis, panel)
     bottom = axes[-1]
     bottom.set_xlim(first, last)
-    locator = dates.AutoDateLocator()  # type: ignore[no-untyped-call]
-    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator))  # type: ignore[no-untyped-call]
+    bottom.set_xlabel(_ZONE)
+    locator = dates.AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call]
+    bottom.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
     figure.savefig(path, format="png", dpi=100)
 
 

@@ -206,9 +206,9 @@ def _is_told(error: Exception) -> bool:
 class StoppedEarly(Exception):
     """Raised when a signal ended a job that was not through; what it did until then is done."""
 
-    def __init__(self, metrics: "Metrics", number: int) -> None:
-        left = "" if metrics.backlog is None else f" with {metrics.backlog:,} to go"
-        super().__init__(f"stopped by {signal.Signals(number).name}{left}; start it again to go on from there")
+    def __init__(self, metrics: "Metrics", number: int, left: int | None) -> None:
+        rest = "" if left is None else f" with {left:,} to go"
+        super().__init__(f"stopped by {signal.Signals(number).name}{rest}; start it again to go on from there")
         self.metrics = metrics
         self.signal = number
 
@@ -220,8 +220,12 @@ class Stop(threading.Event):
 
     def ended(self, metrics: "Metrics") -> "Metrics":
         """The figures of a job that ends by itself: StoppedEarly when it did not."""
-        if self.signal is not None and metrics.backlog != 0:
-            raise StoppedEarly(metrics, self.signal)
+        return self.ended_with(metrics, metrics.backlog)
+
+    def ended_with(self, metrics: "Metrics", left: int | None) -> "Metrics":
+        """The same where what is left to do is not the backlog."""
+        if self.signal is not None and left != 0:
+            raise StoppedEarly(metrics, self.signal, left)
         return metrics
 
 

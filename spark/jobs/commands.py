@@ -324,7 +324,7 @@ def lag(
     check_groups(groups, settings.name_server, settings.options)
     spark = settings.session("lag")
     with stopped_by_signals() as stop:
-        return run(
+        done = run(
             spark,
             output,
             groups,
@@ -336,6 +336,9 @@ def lag(
             display=settings.display(),
             stop=stop,
         )
+        if samples is None:
+            return done
+        return stop.ended_with(done, samples - done.details["samples"] - done.details["missedSamples"])
 
 
 COMMANDS = {each.name: each for each in (archive, replay, etl, audit, trace, lag)}

@@ -2,7 +2,7 @@
 
 import importlib.util
 import xml.etree.ElementTree as ElementTree
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
@@ -56,6 +56,14 @@ def test_a_form_that_nobody_knows_is_refused_before_any_work(tmp_path: Path) -> 
         check_form(str(tmp_path / "c.pdf"))
     with pytest.raises(JobError, match="does not exist"):
         check_form(str(tmp_path / "missing" / "c.svg"))
+
+
+def test_times_are_utc_and_say_so() -> None:
+    zone = timezone(timedelta(hours=-3))
+    points = tuple((time.astimezone(zone), value) for time, value in chart(1.0, 2.0).panels[0].series[0].points)
+    drawing = ElementTree.fromstring(Chart("C", (Panel("P", "ms", (Series("s", points),)),)).svg())
+    texts = [each.text for each in drawing.iter(f"{SVG}text")]
+    assert {"times are UTC", "08:00:00"} <= set(texts)
 
 
 def test_png_needs_the_extra_or_is_one(tmp_path: Path) -> None:

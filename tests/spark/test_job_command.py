@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,9 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cometmq.spark
+from cometmq.client import Client
+from cometmq.client.queues import MessageQueue
 from cometmq.spark.__main__ import main
 from cometmq.spark.jobs import archive
+from cometmq.spark.jobs.backlog import Sample
 from cometmq.spark.jobs.command import Settings
+from cometmq.spark.jobs.sample_table import SampleTable
 from cometmq.testing import EmbeddedBroker
 from support.server_process import wait_for
 from support.spark_driver import SETTINGS
@@ -138,6 +142,39 @@ def test_results_for_people_and_for_machines(
     table = capsys.readouterr().out
     assert topic in table
     assert "unstamped" in table
+
+
+def test_samples_that_were_not_taken_are_left_to_do(
+    spark: SparkSession,
+    broker: EmbeddedBroker,
+    topics: TopicKit,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    topic = topics.made("COMMAND_LAG", [3])
+
+    async def consumed(mq: Client) -> None:
+        await mq.admin().create_group("COMMAND_LAG")
+        await mq.admin().commit_offset("COMMAND_LAG", MessageQueue(topic, "broker-a", 0), 3)
+
+    topics.run(consumed)
+    add, taken = SampleTable.add, []
+
+    def add_and_stop(table: SampleTable, samples: Iterable[Sample]) -> None:
+        add(table, samples)
+        taken.append(samples)
+        if len(taken) == 5:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(SampleTable, "add", add_and_stop)
+    asked = ["lag", "-n", broker.nameserver, "-g", "COMMAND_LAG", "--interval", "0.1", "--json", "--quiet"]
+    assert run(*asked, "-o", str(tmp_path / "lag"), "--samples", "100") == 143
+    out, err = capsys.readouterr()
+    assert json.loads(out)["samples"] == 5
+    assert "stopped by SIGTERM with 95 to go" in err
+    taken.clear()
+    assert run(*asked, "-o", str(tmp_path / "lag"), "--samples", "5") == 0, "it came too late to hinder anything"
 
 
 # A kill in the middle
