@@ -62,18 +62,21 @@ class Lake:
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(name)
 
-    @property
-    def local(self) -> str | None:
-        """The root as a path of this machine, when it is one."""
-        return self._local(self.root)
-
-    def _local(self, name: str) -> str | None:
+    def local(self, name: str) -> str | None:
+        """A name as a path of this machine, when it is one."""
         uri = self._path(name).toUri()
         return str(uri.getPath()) if uri.getScheme() == "file" else None
 
     def exists(self, name: str) -> bool:
         with _told(f"look for {name}"):
             return bool(self._fs.exists(self._path(name)))
+
+    def size(self, name: str) -> int | None:
+        """The bytes of a file; None when it is not there."""
+        if not self.exists(name):
+            return None
+        with _told(f"look at {name}"):
+            return int(self._fs.getFileStatus(self._path(name)).getLen())
 
     def is_file(self, name: str) -> bool:
         with _told(f"look for {name}"):
@@ -143,7 +146,7 @@ class Lake:
 
     def exchange(self, one: str, other: str) -> bool:
         """Swap two directories in one step, so that no reader sees neither or both. False where that cannot be done."""
-        first, second = self._local(one), self._local(other)
+        first, second = self.local(one), self.local(other)
         if first is None or second is None or sys.platform != "linux":
             return False
         libc = ctypes.CDLL(None, use_errno=True)

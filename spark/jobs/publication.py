@@ -57,7 +57,7 @@ class Publication:
         What is staged beside a directory that `is_new` was meant for one that somebody deleted.
         """
         self.lake.make_directory(self._journal)
-        with _locked(self.lake, self.staging):
+        with locked(self.lake, f"{self.staging}/lock", f"another job writes to {self.directory}"):
             if is_new():
                 self.lake.delete(self._journal)
                 self.lake.make_directory(self._journal)
@@ -159,14 +159,18 @@ class Publication:
             self.lake.delete(f"{self.staging}/{batch}.old")
             self.lake.delete(entry)
         else:
-            self.lake.move(entry, f"{self._journal}/{batch}.done")
+            self._move(entry, f"{self._journal}/{batch}.done")
         self.lake.delete(f"{self.staging}/{batch}")
 
     def _move(self, source: str, target: str) -> None:
-        if self.lake.exists(source):
+        size, moved = self.lake.size(source), self.lake.size(target)
+        if size is not None and size == moved:
+            # Object stores copy and then delete: a kill in between leaves both, and they move nothing over a file.
+            self.lake.delete(source)
+        elif size is not None:
             self.lake.make_directory(target.rpartition("/")[0])
             self.lake.move(source, target)
-        elif not self.lake.exists(target):
+        elif moved is None:
             raise JobError(
                 f"{target} is in the journal of {self.staging} and was neither staged nor published",
                 "somebody removed it; write the table anew, with a new checkpoint",
@@ -222,9 +226,9 @@ def _plain_files(spark: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(lake: Lake, staging: str) -> Iterator[None]:
-    """The lock of a local directory; the system takes it back from a process that was killed."""
-    local = None if lake.local is None else f"{lake.local}.staging/lock"
+def locked(lake: Lake, name: str, why_not: str) -> Iterator[None]:
+    """A lock of local disks, a file in a directory; the system takes it back from a process that was killed."""
+    local = lake.local(name)
     if local is None or sys.platform == "win32":
         yield
         return
@@ -234,7 +238,7 @@ def _locked(lake: Lake, staging: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise JobError(f"another job writes to {lake.root}", "wait for its end, or stop it") from error
+            raise JobError(why_not, "wait for its end, or stop it") from error
         yield
 
 

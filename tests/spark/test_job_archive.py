@@ -2,8 +2,10 @@
 
 import contextlib
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pyarrow.dataset
@@ -140,6 +142,33 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
         if done() < steps:
             break
     assert {3, 4} == set(seen), "killed before and after the compaction"
+
+
+def moved_by_copy(lake: Lake, moves: Iterator[int], killed_at: int | None, source: str, target: str) -> None:
+    """As an object store moves a file: it is copied, then deleted, and never over another one."""
+    assert not lake.exists(target), f"{target} is there"
+    shutil.copyfile(str(lake.local(source)), str(lake.local(target)))
+    if next(moves) == killed_at:
+        raise Killed
+    lake.delete(source)
+
+
+def test_a_kill_while_an_object_store_moves_a_file_does_no_harm(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(10).selectExpr("id", "cast(id % 2 as string) as part").coalesce(1).cache()
+    for killed_at in range(5):
+        place = tmp_path / f"table-{killed_at}"
+        publication, again = (Publication(spark, str(place)) for _ in range(2))
+        moves = iter(range(9))
+
+        for lake, last in ((publication.lake, killed_at), (again.lake, None)):
+            lake.move = partial(moved_by_copy, lake, moves, last)  # type: ignore[method-assign]
+        with contextlib.suppress(Killed), publication.opened():
+            publication.publish(rows, Batch("batch-0"), partition_by=["part"])
+        with again.opened():
+            again.publish(rows, Batch("batch-0"), partition_by=["part"])
+        found = pyarrow.dataset.dataset(place, partitioning="hive").to_table()["id"].to_pylist()
+        assert sorted(found) == list(range(10)), f"killed in move {killed_at}"
+    assert next(moves) == 4, "the last one was not killed: each move was"
 
 
 def test_two_jobs_cannot_write_to_one_archive(spark: SparkSession, tmp_path: Path) -> None:
