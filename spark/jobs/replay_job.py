@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from cometmq.client.client import Client
 from cometmq.client.errors import NoRoute
+from cometmq.client.routes import TopicRoute
 from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
 from cometmq.spark.access import Access
@@ -103,16 +105,18 @@ def replay(
     place = ReplayCheckpoint(Lake(spark, checkpoint))
     asked = f"{source.name} from {since or 'the beginning'} to {until or 'the end'}"
     asked_to = f"{target} at {servers}"
-    plan = place.plan(asked, asked_to)
-    if plan is None:
-        plan = ReplayPlan.of(asked, asked_to, source.ranges())
-        place.begin(plan)
-    size = plan.steps_of(slice_rows or (rate * SLICE_SECONDS if rate else SLICE_ROWS))
     meter = Meter("replay", counts_bytes=True)
-    if plan.steps and place.done() == plan.steps:
-        meter.details["note"] = f"done before, by {place.directory}: give another --checkpoint to replay it once more"
-    with display or Silence() as shown:
-        sender = _Sender(plan, source, queues, sending, meter)
+    with place.held(), display or Silence() as shown:
+        plan = place.plan(asked, asked_to)
+        if plan is None:
+            plan = ReplayPlan.of(asked, asked_to, source.ranges(), queues)
+            place.begin(plan)
+        size = plan.steps_of(slice_rows or (rate * SLICE_SECONDS if rate else SLICE_ROWS))
+        if plan.steps and place.done() == plan.steps:
+            meter.details["note"] = (
+                f"done before, by {place.directory}: give another --checkpoint to replay it once more"
+            )
+        sender = _Sender(plan, source, plan.ways(queues, place.done()), sending, meter)
         _send_slices(place, plan, size, sender, rate, shown, stop or threading.Event())
     meter.details["slicesLeft"] = math.ceil((plan.steps - place.done()) / size)
     return meter.metrics()
@@ -155,14 +159,14 @@ class _Sender:
         self,
         plan: ReplayPlan,
         source: "_Source",
-        targets: Sequence[QueueId],
+        ways: Mapping[QueueId, QueueId],
         options: Mapping[str, str],
         meter: Meter,
     ) -> None:
         self._plan = plan
         self._source = source
         self._options = options
-        self._targets = {each.queue: targets[number % len(targets)] for number, each in enumerate(plan.ranges)}
+        self._targets = ways
         self.meter = meter
 
     def send(self, first: int, after: int, pace: float | None = None) -> None:
@@ -192,9 +196,10 @@ class _Sender:
         At a pace all queues of a task move on together; else one goes after the other, which makes larger requests.
         """
         origin = F.concat_ws("/", *(F.col(name).cast("string") for name in _COLUMNS[:4]))
-        properties = F.map_concat(
-            F.map_filter("properties", lambda key, _: key != ORIGIN), F.create_map(F.lit(ORIGIN), origin)
-        )
+        # An archive may have files without this column.
+        properties = F.coalesce("properties", F.create_map().cast("map<string,string>"))
+        properties = F.map_filter(properties, lambda key, _: key != ORIGIN)
+        properties = F.map_concat(properties, F.create_map(F.lit(ORIGIN), origin))
         placed = messages.withColumn("place", self._place_column(ranges)).withColumn("outgoing", properties)
         way = (F.col("queueOffset") - F.col("place.start")) / F.col("place.size") if is_paced else F.col("place.target")
         ordered = placed.repartition(tasks, "place.target").sortWithinPartitions(way, *_COLUMNS[:4])
@@ -235,7 +240,7 @@ def target_queues(options: Mapping[str, str]) -> list[QueueId]:
     parsed = sink_options.parse(options)
     link = link_to(parsed.access)
     try:
-        route = link.run(route_to(link.client, parsed.access.wire_topic(parsed.topic)), _PATIENCE)
+        route = link.run(_route_now(link.client, parsed.access.wire_topic(parsed.topic)), _PATIENCE)
     except NoRoute:
         raise JobError(
             f"topic {parsed.topic} to replay to does not exist, and the brokers make none by themselves",
@@ -246,6 +251,12 @@ def target_queues(options: Mapping[str, str]) -> list[QueueId]:
             f"topic {parsed.topic} to replay to has no queue that can be written", "check that a master is up, and perm"
         )
     return sorted(QueueId(parsed.topic, each.broker_name, each.queue_id) for each in route.publish)
+
+
+async def _route_now(client: Client, topic: str) -> TopicRoute:
+    """Not what this process has heard once: a notebook lives for days."""
+    client.routes.forget(topic)
+    return await route_to(client, topic)
 
 
 def _servers(access: Access) -> str:
@@ -300,7 +311,12 @@ class _Topics(_Source):
         assign: dict[str, dict[str, list[int]]] = {}
         for each in ranges:
             assign.setdefault(each.topic, {}).setdefault(each.broker, []).append(each.queue_id)
-        chosen = {key: value for key, value in self._messages.options.items() if not key.lower().startswith("starting")}
+        # Those of the caller that say from where to where are in the plan.
+        chosen = {
+            key: value
+            for key, value in self._messages.options.items()
+            if not key.lower().startswith(("starting", "ending"))
+        }
         if self._messages.name_server:
             chosen["nameServer"] = self._messages.name_server
         chosen["assign"] = json.dumps(assign)

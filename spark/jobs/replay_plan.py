@@ -8,13 +8,15 @@ queues and sends is in `replay_job`.
 
 import json
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.lake import Lake
-from cometmq.spark.queue_range import QueueRange
+from cometmq.spark.jobs.publication import locked
+from cometmq.spark.queue_range import QueueId, QueueRange
 
 _PLAN: Final = "plan.json"
 
@@ -30,11 +32,29 @@ class ReplayPlan:
     target: str
     steps: int
     ranges: tuple[QueueRange, ...]
+    #: The queues that they go to, round and round: when the target gets more of them, the order stays. None are in the
+    #: plans of older versions.
+    targets: tuple[QueueId, ...] = ()
 
     @classmethod
-    def of(cls, source: str, target: str, ranges: Sequence[QueueRange]) -> "ReplayPlan":
+    def of(
+        cls, source: str, target: str, ranges: Sequence[QueueRange], targets: Sequence[QueueId] = ()
+    ) -> "ReplayPlan":
         steps = sum(each.size for each in ranges)
-        return cls(f"replay-{secrets.token_hex(8)}", source, target, steps, tuple(sorted(ranges)))
+        return cls(f"replay-{secrets.token_hex(8)}", source, target, steps, tuple(sorted(ranges)), tuple(targets))
+
+    def ways(self, there: Sequence[QueueId], done: int) -> dict[QueueId, QueueId]:
+        """Where the messages of each queue go, after so many steps; `there` is what the target has now."""
+        targets = self.targets or there
+        ways = {each.queue: targets[number % len(targets)] for number, each in enumerate(self.ranges)}
+        gone = {ways[each.queue] for each in self.slice(done, self.steps)}.difference(there) if self.steps else ()
+        if gone:
+            raise JobError(
+                f"the replay sends to {', '.join(sorted(map(str, gone)))}, which cannot be written now",
+                "bring it back (its master, its perm, or the number of queues); in another queue messages would be "
+                "out of order",
+            )
+        return ways
 
     def slice(self, first: int, stop: int) -> list[QueueRange]:
         """The ranges of the steps from the first to before another one, without empty ones."""
@@ -62,6 +82,7 @@ class ReplayPlan:
                 "target": self.target,
                 "slices": self.steps,
                 "ranges": [list(each) for each in self.ranges],
+                "targets": [list(each) for each in self.targets],
             }
         )
 
@@ -69,7 +90,8 @@ class ReplayPlan:
     def from_json(cls, text: str) -> "ReplayPlan":
         found: dict[str, Any] = json.loads(text)
         ranges = tuple(QueueRange(*each) for each in found["ranges"])
-        return cls(found["id"], found["source"], found["target"], found["slices"], ranges)
+        targets = tuple(QueueId(*each) for each in found.get("targets", ()))
+        return cls(found["id"], found["source"], found["target"], found["slices"], ranges, targets)
 
 
 class ReplayCheckpoint:
@@ -78,6 +100,13 @@ class ReplayCheckpoint:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
         self.directory = lake.root
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Have it for this process alone: two would send every message twice, and queues out of order."""
+        self._lake.make_directory(self.directory)
+        with locked(self._lake, f"{self.directory}/lock", f"another replay has the checkpoint {self.directory}"):
+            yield
 
     def plan(self, source: str, target: str) -> ReplayPlan | None:
         """The plan that was made for this question; None when there is none yet."""
@@ -100,7 +129,6 @@ class ReplayCheckpoint:
         return plan
 
     def begin(self, plan: ReplayPlan) -> None:
-        self._lake.make_directory(self.directory)
         self._lake.write(f"{self.directory}/{_PLAN}", plan.to_json())
 
     def done(self) -> int:

@@ -1,5 +1,6 @@
 """The replay job: queue order, from topics and archives, at a rate, and on after a stop."""
 
+import json
 import threading
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,11 +11,12 @@ from pyspark.sql import SparkSession
 
 import cometmq
 from cometmq.spark.jobs import JobError, archive, replay
+from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.metrics import Meter, Silence
 from cometmq.spark.jobs.pacing import paced
 from cometmq.spark.jobs.replay_job import ORIGIN
-from cometmq.spark.jobs.replay_plan import ReplayPlan
-from cometmq.spark.queue_range import QueueRange
+from cometmq.spark.jobs.replay_plan import ReplayCheckpoint, ReplayPlan
+from cometmq.spark.queue_range import QueueId, QueueRange
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
@@ -91,6 +93,39 @@ def test_a_topic_goes_on_in_order_after_a_stop(
 
     with pytest.raises(JobError, match="another replay"):
         replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint, until=datetime.now())
+
+
+def test_a_replay_stays_with_its_queues_when_the_target_has_others(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    source, target = topics.made("REPLAYED_ON", [8, 8, 8]), topics.make("REPLAYED_ON_TO", 3)
+
+    def run(*, until_stopped: bool = False) -> int:
+        stop = threading.Event()
+        return replay(
+            spark,
+            target,
+            source,
+            name_server=broker.nameserver,
+            checkpoint=str(tmp_path / "replay"),
+            options={"endingTimestamp": "4000000000000"},  # says something to the plan, and nothing to its slices
+            slice_rows=6,
+            display=StopAfter(1, stop) if until_stopped else None,
+            stop=stop,
+        ).rows
+
+    assert run(until_stopped=True) == 6
+    with (
+        ReplayCheckpoint(Lake(spark, str(tmp_path / "replay"))).held(),
+        pytest.raises(JobError, match="another replay has the checkpoint"),
+    ):
+        run()
+    topics.make(target, 2)
+    with pytest.raises(JobError, match=r"sends to queue 2 of topic REPLAYED_ON_TO .* out of order"):
+        run()
+    topics.make(target, 8)
+    assert run() == 18
+    assert origins(spark, broker, target) == {queue: from_queue(source, queue, range(8)) for queue in range(3)}
 
 
 def test_an_archive_is_replayed_at_a_rate(
@@ -237,3 +272,14 @@ def test_slices_are_all_of_every_queue_in_order() -> None:
     assert [plan.rows_from(step) for step in (0, 60, 111)] == [111, 52, 0]
     assert [plan.steps_of(rows) for rows in (0.1, 20, 1000)] == [1, 20, 1000]
     assert ReplayPlan.of("source", "target", []).steps == 0
+
+
+def test_plans_of_older_versions_go_to_the_queues_that_are_there() -> None:
+    ranges = [QueueRange("a", "b", number, 0, 5) for number in range(3)]
+    here = [QueueId("to", "b", number) for number in range(2)]
+    older = json.loads(ReplayPlan.of("source", "target", ranges, here).to_json())
+    del older["targets"]
+    ways = ReplayPlan.from_json(json.dumps(older)).ways(here, 0)
+    assert [ways[each.queue].queue_id for each in ranges] == [0, 1, 0]
+    # One that is done needs no queue any more.
+    assert ReplayPlan.of("source", "target", ranges, [QueueId("to", "gone", 0)]).ways(here, 15)
