@@ -16,9 +16,10 @@ from pyspark.sql.types import MapType
 from cometmq.spark.jobs.archive_files import read_archive
 from cometmq.spark.jobs.audit_findings import STREAM, findings, lost, placed, stamped
 from cometmq.spark.jobs.errors import JobError
-from cometmq.spark.jobs.messages import Messages, schema_of
+from cometmq.spark.jobs.messages import Messages, names_in, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.results import AUDIT, claim
+from cometmq.spark.jobs.stages import watched
 
 #: All that is read of a message.
 COLUMNS: Final = (
@@ -58,7 +59,7 @@ def audit(
     meter = Meter("audit")
     with display or Silence() as shown:
         if archive is not None:
-            wanted = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
+            wanted = names_in(topics)
             messages = read_archive(spark, archive, wanted, since=since, until=until)
         else:
             source = Messages.of(topics, name_server, options, since, until)
@@ -66,8 +67,8 @@ def audit(
             messages = source.batch(spark, schema_of(*COLUMNS))
         if output is not None:
             claim(spark, output, AUDIT)
-        shown.show(meter)
-        audit_messages(messages, meter, from_the_first=from_the_first, output=output, limit=limit)
+        with watched(spark, meter, shown):
+            audit_messages(messages, meter, from_the_first=from_the_first, output=output, limit=limit)
     return meter.metrics()
 
 
@@ -87,6 +88,7 @@ def audit_messages(
     try:
         _report(stamps, found, gone, meter, limit)
         if output is not None:
+            meter.doing = "writing"
             found.write.mode("overwrite").parquet(f"{output}/findings")
             gone.write.mode("overwrite").parquet(f"{output}/lost")
     finally:
@@ -95,6 +97,7 @@ def audit_messages(
 
 
 def _report(stamps: DataFrame, found: DataFrame, gone: DataFrame, meter: Meter, limit: int) -> None:
+    meter.doing = "reading and counting"
     is_stamped = F.col("producer").isNotNull()
     seen = stamps.groupBy("topic").agg(
         F.count(F.lit(1)).alias("messages"),
@@ -115,6 +118,7 @@ def _report(stamps: DataFrame, found: DataFrame, gone: DataFrame, meter: Meter, 
     }
     meter.add(totals["messages"])
     meter.details |= {name: totals[name] for name in ("unstamped", "lost", *_COUNTS)}
+    meter.doing = "listing findings"
     order = (*STREAM, "queueOffset")
     meter.tables["findings"] = ResultTable.of(found.orderBy(*order, "problem", "firstMissing"), limit)
     meter.tables["lostNumbers"] = ResultTable.of(gone.orderBy(*STREAM, "firstMissing"), limit)

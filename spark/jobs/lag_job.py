@@ -15,6 +15,7 @@ from cometmq.protocol.errors import CometMQError
 from cometmq.spark.access import Access
 from cometmq.spark.access_options import ACCESS, access_of
 from cometmq.spark.jobs.backlog import Sampled, Sampler
+from cometmq.spark.jobs.messages import names_in
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.jobs.results import SAMPLES, claim
@@ -43,7 +44,7 @@ def lag(
     What a broker does not say is missing; when none answers for a while after the first sample, samples are.
     """
     meter = Meter("lag")
-    wanted = [each for each in (groups.split(",") if isinstance(groups, str) else groups) if each]
+    wanted = names_in(groups)
     sampler = Sampler(_access(name_server, options or {}), wanted)
     is_new = claim(spark, output, SAMPLES)
     publication = Publication(spark, output)
@@ -89,7 +90,7 @@ def _count(found: Sampled, meter: Meter) -> None:
 
 def check_groups(groups: Iterable[str], name_server: str | None, options: Mapping[str, str]) -> None:
     """Raise what is wrong with the options, the nameservers or the groups, before Spark does anything."""
-    Sampler(_access(name_server, options), list(groups)).sample(datetime.now(UTC))
+    Sampler(_access(name_server, options), names_in(groups)).sample(datetime.now(UTC))
 
 
 def _access(name_server: str | None, options: Mapping[str, str]) -> Access:

@@ -50,8 +50,7 @@ class Messages:
         until: datetime | None = None,
     ) -> "Messages":
         """As a caller names them: `"orders,payments"` or a list."""
-        names = topics.split(",") if isinstance(topics, str) else list(topics)
-        names = [name.strip() for name in names if name.strip()]
+        names = names_in(topics)
         if not names:
             raise JobError("no topic is named", "give at least one topic")
         if since is not None and until is not None and millis(since) >= millis(until):
@@ -90,6 +89,12 @@ class Messages:
     def batch(self, spark: SparkSession, schema: StructType | None = None) -> DataFrame:
         reader = spark.read.format(FORMAT).options(**self.source_options)
         return (reader if schema is None else reader.schema(schema)).load()
+
+
+def names_in(names: str | Iterable[str]) -> list[str]:
+    """Topics or groups as a caller names them: texts of one or several, separated by commas."""
+    texts = [names] if isinstance(names, str) else names
+    return [name.strip() for text in texts for name in text.split(",") if name.strip()]
 
 
 def schema_of(*columns: str) -> StructType:

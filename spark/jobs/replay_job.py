@@ -31,7 +31,7 @@ from cometmq.spark.cluster import Cluster
 from cometmq.spark.jobs.archive_files import read_archive
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.lake import Lake
-from cometmq.spark.jobs.messages import FORMAT, Messages, schema_of
+from cometmq.spark.jobs.messages import FORMAT, Messages, names_in, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
 from cometmq.spark.jobs.pacing import paced
 from cometmq.spark.jobs.replay_plan import ReplayCheckpoint, ReplayPlan
@@ -87,7 +87,7 @@ def replay(
     """
     if rate is not None and rate <= 0:
         raise JobError(f"a rate of {rate:g} sends nothing", "give messages a second, above 0")
-    names = [each for each in (topics.split(",") if isinstance(topics, str) else topics) if each]
+    names = names_in(topics)
     source: _Source
     if archive is not None:
         archive = Lake(spark, archive).root  # however it was written: it is the name of the checkpoint, too

@@ -105,12 +105,11 @@ def _backlog(sources: list[dict[str, Any]]) -> int | None:
     for source in sources:
         end, latest = (_offset(source.get(name)) for name in ("endOffset", "latestOffset"))
         if end and latest:
-            total = (total or 0) + sum(max(0, latest[queue] - end.get(queue, 0)) for queue in latest)
+            total = (total or 0) + sum(offsets.lag(end, latest).values())
     return total
 
 
-def _offset(value: Any) -> dict[Any, int]:
+def _offset(value: Any) -> dict[str, Any] | None:
+    """An offset of our source that says something; None for those of others."""
     found = json.loads(value) if isinstance(value, str) else value
-    if not isinstance(found, dict) or "q" not in found:
-        return {}
-    return dict(offsets.parse(found).ends)
+    return found if isinstance(found, dict) and "q" in found else None

@@ -16,6 +16,7 @@ from cometmq.spark.jobs import JobError, compact_archive, read_archive
 from cometmq.spark.jobs.archive_files import ARCHIVE
 from cometmq.spark.jobs.compaction import Closing
 from cometmq.spark.jobs.lake import Lake, LakeFile
+from cometmq.spark.jobs.messages import Messages, names_in
 from cometmq.spark.jobs.ownership import write_mark
 from cometmq.spark.jobs.publication import Publication
 
@@ -104,6 +105,12 @@ def test_times_without_a_zone_are_utc_wherever_it_is_read(kit: ArchiveKit, honol
         assert kit.read(since=moment + timedelta(hours=1)) == [1]
         assert kit.read(until=moment) == []
     assert kit.read(since=MOMENT, until=naive + timedelta(days=1)) == [0, 1]
+
+
+def test_topics_are_named_alike_wherever_they_are_read() -> None:
+    for text in ("a,b", " a, b ", ["a", "b"], ("a ,b",), ["a", "", "b,"]):
+        assert names_in(text) == ["a", "b"]
+        assert Messages.of(text, None).topics == ("a", "b")
 
 
 def test_topics_are_found_by_their_names_and_not_by_those_of_folders(kit: ArchiveKit) -> None:

@@ -78,7 +78,7 @@ def test_an_archive_is_asked_for_topics_that_it_has(
     assert read_archive(spark, place, [two]).count() == 4
     for ask in (
         lambda: read_archive(spark, place, ["TROUBLE_C"]),
-        lambda: audit(spark, f"{one},TROUBLE_C", archive=place),
+        lambda: audit(spark, f"{one}, TROUBLE_C", archive=place),
         lambda: replay(spark, one, "TROUBLE_C", archive=place, name_server=broker.nameserver),
     ):
         with pytest.raises(JobError, match="has no topic TROUBLE_C: it has TROUBLE_A, TROUBLE_B"):
