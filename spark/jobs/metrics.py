@@ -88,6 +88,9 @@ class Meter:
         self.backlog: int | None = None
         self.details: dict[str, Any] = {}
         self.tables: dict[str, ResultTable] = {}
+        #: For the display, where rows are known at the end only: what the job is at, and tasks done of how many.
+        self.doing = ""
+        self.tasks: tuple[int, int] | None = None
 
     def add(self, rows: int, size: int = 0) -> None:
         with self._lock:
@@ -142,7 +145,7 @@ class Lines(Silence):
         self._last = ""
 
     def show(self, meter: Meter) -> None:
-        text = progress_line(meter.metrics())
+        text = progress_line(meter)
         if time.monotonic() >= self._next and text != self._last:
             print(text, file=sys.stderr, flush=True)
             self._next, self._last = time.monotonic() + self._interval, text
@@ -175,15 +178,22 @@ class Bar(Silence):
 
     def show(self, meter: Meter) -> None:
         now = meter.metrics()
-        total = None if now.backlog is None else now.rows + now.backlog
-        self._progress.update(self._task, description=now.job, completed=now.rows, total=total, figures=_figures(now))
+        done, total = now.rows, None if now.backlog is None else now.rows + now.backlog
+        if meter.doing:
+            done, total = meter.tasks or (0, None)
+        figures = _figures(meter)
+        self._progress.update(self._task, description=now.job, completed=done, total=total, figures=figures)
 
 
-def progress_line(now: Metrics) -> str:
-    """`archive: 12,000 rows, 3,000 rows/s, 500 to go`."""
-    return f"{now.job}: {_figures(now)}"
+def progress_line(meter: Meter) -> str:
+    """`archive: 12,000 rows, 3,000 rows/s, 500 to go`, or `audit: reading and judging, 3 of 8 tasks`."""
+    return f"{meter.job}: {_figures(meter)}"
 
 
-def _figures(now: Metrics) -> str:
+def _figures(meter: Meter) -> str:
+    if meter.doing:
+        tasks = meter.tasks
+        return meter.doing if tasks is None else f"{meter.doing}, {tasks[0]:,} of {tasks[1]:,} tasks"
+    now = meter.metrics()
     left = "" if now.backlog is None else f", {now.backlog:,} to go"
     return f"{now.rows:,} rows, {now.rows_per_second:,.0f} rows/s{left}"

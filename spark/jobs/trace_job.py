@@ -21,6 +21,7 @@ from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Sil
 from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import Publication
 from cometmq.spark.jobs.results import LATENCIES, claim, replace
+from cometmq.spark.jobs.stages import watched
 from cometmq.spark.jobs.trace_memory import Memory, Times
 from cometmq.spark.jobs.trace_rows import COLUMNS, PERCENTILES, SCHEMA, TOPIC, happened, steps, windows
 
@@ -67,17 +68,19 @@ def trace(
     if chart is not None:
         check_form(chart)
     with display or Silence() as shown:
-        shown.show(meter)
         if trigger is None:
             if output is not None:
                 claim(spark, output, LATENCIES)
-            found = latencies(messages.batch(spark, schema_of(*COLUMNS)), times.window).persist()
-            try:
-                _finish(found, meter, slow, chart)
-                if output is not None:
-                    replace(found, output)
-            finally:
-                found.unpersist()
+            with watched(spark, meter, shown):
+                found = latencies(messages.batch(spark, schema_of(*COLUMNS)), times.window).persist()
+                try:
+                    meter.doing = "reading and matching"
+                    _finish(found, meter, slow, chart)
+                    if output is not None:
+                        meter.doing = "writing"
+                        replace(found, output)
+                finally:
+                    found.unpersist()
         else:
             place = output or "trace-latencies"
             when = runs.Trigger.of(trigger, interval)

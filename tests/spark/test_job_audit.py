@@ -19,7 +19,7 @@ from cometmq.spark.jobs import JobError, audit
 from cometmq.spark.jobs.audit_findings import findings, lost, placed, stamped
 from cometmq.spark.jobs.audit_job import COLUMNS, audit_messages
 from cometmq.spark.jobs.messages import schema_of
-from cometmq.spark.jobs.metrics import Meter
+from cometmq.spark.jobs.metrics import Meter, Silence, progress_line
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
@@ -200,6 +200,16 @@ def test_bad_input_is_told(spark: SparkSession) -> None:
         audit_messages(text.drop("msgId"), Meter("audit"))
 
 
+class Told(Silence):
+    """Keeps what it is to show."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def show(self, meter: Meter) -> None:
+        self.lines.append(progress_line(meter))
+
+
 def test_what_a_producer_lost_is_reported(spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit) -> None:
     topic = topics.make("AUDITED", 2)
 
@@ -216,7 +226,9 @@ def test_what_a_producer_lost_is_reported(spark: SparkSession, broker: EmbeddedB
                 await producer.send(topic, b"x", queue=queue)
 
     asyncio.run(send())
-    report = audit(spark, topic, name_server=broker.nameserver, from_the_first=True)
+    told = Told()
+    report = audit(spark, topic, name_server=broker.nameserver, from_the_first=True, display=told)
+    assert any(line.startswith("audit: reading and counting") for line in told.lines)
     assert report.rows == 40
     assert {name: report.details[name] for name in ("lost", "gaps", "repeats", "disorders", "unstamped")} == {
         "lost": 3,
