@@ -99,6 +99,16 @@ async def test_a_delayed_row_is_packed_once(cluster: FakeCluster) -> None:
     assert first.header.properties == second.header.properties  # with the same unique key
 
 
+def test_how_large_a_row_may_be_is_the_brokers_to_say() -> None:
+    five = b"x" * (5 * 1024 * 1024)
+    with EmbeddedBroker(config={"maxMessageSize": 6 * 1024 * 1024}) as large:
+        send([b"0", five, b"2"], large.nameserver)
+        assert sum(TopicKit(large.nameserver).ends("T").values()) == 3
+        with pytest.raises(NotSent, match=r"row 1 of partition 0 for topic T .* raise maxMessageSize on the broker"):
+            send([b"0", five + five], large.nameserver)
+        close_links()
+
+
 @pytest.mark.parametrize(
     ("error", "answer", "sizes", "remedy"),
     [
