@@ -4,7 +4,11 @@ Spark's Python processes are synchronous and live through many tasks and micro-b
 too. So there is one `Link` for each `Access` and process. It ends with the process: the thread is a daemon, and Spark
 kills its workers without telling them. A forked child makes links of its own.
 
-Mutable state: the table of links of this process.
+Where each query has another `Access` (a securityToken that lasts an hour) a worker gathers links that nobody will ask
+for again: beyond the latest few, a link ends when its last user lets go of it. So whoever uses one keeps it, not only
+its client.
+
+Mutable state: the tables of links of this process.
 """
 
 import asyncio
@@ -12,7 +16,8 @@ import os
 import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 from cometmq.client.client import Client
 from cometmq.client.requests import Credentials
@@ -26,15 +31,22 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_links: dict[Access, "Link"] = {}
+#: Links that are kept though nobody uses them: those of the streams of a driver, which come back with each micro-batch.
+KEPT: Final = 8
+
+#: All that there are.
+_links: "WeakValueDictionary[Access, Link]" = WeakValueDictionary()
+#: Those that were asked for last, the latest at the end.
+_latest: dict[Access, "Link"] = {}
+_threads: WeakSet[threading.Thread] = WeakSet()
 _lock = threading.Lock()
 
 
 def _after_fork() -> None:
     """The child has neither the threads nor the sockets of these links, and the lock may be held by nobody there."""
-    global _lock
-    _lock = threading.Lock()
-    _links.clear()
+    global _links, _threads, _lock
+    _links, _threads, _lock = WeakValueDictionary(), WeakSet(), threading.Lock()
+    _latest.clear()
 
 
 if hasattr(os, "register_at_fork"):
@@ -48,9 +60,15 @@ class Link:
         self.access = access
         self._tls = _tls(access)
         self.loop = (loop_factory() or asyncio.new_event_loop)()
-        self._thread = threading.Thread(target=self._serve, name="cometmq link", daemon=True)
+        # Neither thread nor loop refer to the link: it ends when nobody does.
+        clients: list[Client] = []
+        self._thread = threading.Thread(target=_serve, args=(self.loop, clients), name="cometmq link", daemon=True)
         self._thread.start()
+        _threads.add(self._thread)
         self.client: Client = self.run(self._connect(), timeout=None)
+        clients.append(self.client)
+        self._end = finalize(self, _stop, self.loop, os.getpid())
+        self._end.atexit = False
 
     def submit(self, work: Coroutine[Any, Any, _T]) -> "Future[_T]":
         """Run it on the link's loop; the future is for this thread to wait on."""
@@ -74,16 +92,8 @@ class Link:
 
     def close(self) -> None:
         """Close the client and end the thread. For tests: otherwise the process ends with its links open."""
-        self.run(self.client.close(), timeout=None)
-        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._end()
         self._thread.join()
-
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            self.loop.close()
 
     async def _connect(self) -> Client:
         access = self.access
@@ -96,6 +106,23 @@ class Link:
         )
         await client.start()  # asks nobody yet
         return client
+
+
+def _serve(loop: asyncio.AbstractEventLoop, clients: list[Client]) -> None:
+    """The thread of a link."""
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        for client in clients:
+            loop.run_until_complete(client.close())
+    finally:
+        loop.close()
+
+
+def _stop(loop: asyncio.AbstractEventLoop, process: int) -> None:
+    """End the thread of a link; from any thread, also from this one. In a forked child there is none."""
+    if os.getpid() == process:
+        loop.call_soon_threadsafe(loop.stop)
 
 
 def _credentials(access: Access) -> Credentials | None:
@@ -131,11 +158,19 @@ def link_to(access: Access) -> Link:
         link = _links.get(access)
         if link is None:
             link = _links[access] = Link(access)
+        _latest.pop(access, None)
+        _latest[access] = link
+        if len(_latest) > KEPT:
+            del _latest[next(iter(_latest))]
         return link
 
 
 def close_links() -> None:
     """Close all links of this process. For tests, which count threads and sockets afterwards."""
     with _lock:
-        while _links:
-            _links.popitem()[1].close()
+        for link in list(_links.values()):
+            link.close()
+        _links.clear()
+        _latest.clear()
+        for thread in list(_threads):
+            thread.join()

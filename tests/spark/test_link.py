@@ -11,8 +11,9 @@ import pytest
 
 from cometmq.remoting.errors import Timeout
 from cometmq.spark.access import Access
-from cometmq.spark.link import close_links, link_to
+from cometmq.spark.link import KEPT, close_links, link_to
 from cometmq.testing import EmbeddedBroker
+from support.spark_queries import wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -52,6 +53,47 @@ def test_closing_leaves_no_thread() -> None:
     assert threading.active_count() == before + 1
     close_links()
     assert threading.active_count() == before
+
+
+def short_lived(number: int) -> Access:
+    return Access(name_servers=("127.0.0.1:1",), access_key="me", secret_key="secret", security_token=f"{number}")
+
+
+def links() -> int:
+    return sum(each.name == "cometmq link" for each in threading.enumerate())
+
+
+def test_links_that_nobody_uses_any_more_end() -> None:
+    close_links()
+    for number in range(3 * KEPT):
+        link_to(short_lived(number))
+    wait_until(lambda: links() <= KEPT)
+    assert links() == KEPT
+    kept = {number: link_to(short_lived(number)) for number in range(2 * KEPT, 3 * KEPT)}
+    assert links() == KEPT
+    assert all(link.run(_answer(number), timeout=20) == number for number, link in kept.items())
+    close_links()
+    assert links() == 0
+
+
+def test_a_link_in_use_stays(broker: EmbeddedBroker) -> None:
+    close_links()
+    access = Access(name_servers=(broker.nameserver,))
+    link = link_to(access)
+
+    for number in range(2 * KEPT):
+        link_to(short_lived(number))
+        assert link.run(link.client.admin().topics(), timeout=20)
+    wait_until(lambda: links() == KEPT + 1)
+    assert link_to(access) is link
+    del link
+    for number in range(KEPT):
+        link_to(short_lived(number))
+    wait_until(lambda: links() == KEPT)
+
+
+async def _answer(number: int) -> int:
+    return number
 
 
 FORKED = """
