@@ -13,7 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
-from cometmq.spark.jobs import runs
+from cometmq.spark.jobs import asked, runs
 from cometmq.spark.jobs.archive_files import ARCHIVE, PARTITIONS, laid_out
 from cometmq.spark.jobs.compaction import FILE_SIZE, Closing, check_file_size, compact, hours_of
 from cometmq.spark.jobs.errors import NotAnArchive
@@ -57,6 +57,7 @@ def archive(
     return archive_stream(
         messages.stream(spark),
         output,
+        since=since,
         trigger=when,
         checkpoint=checkpoint,
         compact_closed=compact_closed,
@@ -70,6 +71,7 @@ def archive_stream(
     stream: DataFrame,
     output: str,
     *,
+    since: datetime | None = None,
     trigger: runs.Trigger,
     checkpoint: str | None = None,
     compact_closed: bool = True,
@@ -77,13 +79,17 @@ def archive_stream(
     display: Display | None = None,
     stop: threading.Event | None = None,
 ) -> Metrics:
-    """Archive a stream that has the source's columns: what `archive` does, for a stream that was changed before."""
+    """Archive a stream that has the source's columns: what `archive` does, for a stream that was changed before.
+
+    `since` says where the stream begins: who changes it for the same checkpoint is told that it is not heard.
+    """
     meter = Meter("archive", counts_bytes=True)
     publication = Publication(stream.sparkSession, output)
     checkpoint = checkpoint or f"{publication.directory}.checkpoint"
     ownership = Ownership(stream.sparkSession, publication, checkpoint, ARCHIVE)
     ownership.check()
     with display or Silence() as shown, ownership.opened():
+        meter.note(asked.note(stream.sparkSession, checkpoint, {asked.BEGIN: asked.time(since)}))
         writer = _BatchWriter(publication, ownership, meter, file_size if compact_closed else None)
         runs.run(
             stream.writeStream.foreachBatch(writer.write),

@@ -175,8 +175,8 @@ def replay(
 @_checkpoint("<output>.checkpoint or etl-<topic or table>.checkpoint")
 @_trigger("10 seconds")
 def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **values: Any) -> "Metrics":
+    from cometmq.spark.jobs.etl_job import check_name
     from cometmq.spark.jobs.etl_job import etl as run
-    from cometmq.spark.jobs.etl_job import named_function
 
     if not topics:
         raise click.UsageError("Missing option '-t' / '--topic'")
@@ -185,7 +185,7 @@ def etl(settings: Settings, topics: tuple[str, ...], since: datetime | None, **v
     if sum(values[name] is not None for name in ("to_topic", "output", "table")) != 1:
         raise click.UsageError("give one of --to, --output and --table")
     if values["function"] is not None:
-        named_function(values["function"])
+        check_name(values["function"])
     _checked(settings, topics, since)
     spark = settings.session("etl")
     with stopped_by_signals() as stop:

@@ -5,6 +5,10 @@ those of `cometmq.spark.errors` and of the SDK.
 """
 
 import re
+import sysconfig
+import traceback
+from pathlib import Path
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -21,6 +25,11 @@ _PLAN = "\n=== Streaming Query ==="
 #: `[CONDITION] text SQLSTATE: 42000` and where in the query it was.
 _CONDITION = re.compile(r"^\[[A-Z0-9_.]+\]\s*")
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+.*$", re.S)
+_HERE = Path(__file__).parents[2]
+
+
+#: Where the files of a traceback are that no user has written.
+_LIBRARIES: Final = (*{sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")}, "<frozen ", f"{_HERE}/")
 
 
 class JobError(SparkSourceError):
@@ -46,6 +55,19 @@ def told(error: BaseException) -> str:
     text = str(error) or type(error).__name__
     remedy = getattr(error, "remedy", "") if isinstance(error, CometMQError) else ""
     return text if not remedy or remedy in text else f"{text}; {remedy}"
+
+
+def raised_at(error: Exception) -> str:
+    """What went wrong in code of a user, and the last line of it that is neither ours nor a library's."""
+    name = "" if isinstance(error, PySparkException | CometMQError) else f"{type(error).__name__}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [each for each in frames if not each.filename.startswith(_LIBRARIES)]
+    if isinstance(error, SyntaxError):
+        place = f"{error.filename}:{error.lineno}"
+        return f"{name}{error.msg} ({place})"
+    if not own:
+        return f"{name}{told(error)}"
+    return f"{name}{told(error)} ({own[-1].filename}:{own[-1].lineno})"
 
 
 def _told_by_spark(text: str) -> str:

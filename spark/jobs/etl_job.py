@@ -11,6 +11,7 @@ import importlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from importlib.util import find_spec
 from typing import Any, Final
 
 from pyspark.errors import AnalysisException, ParseException
@@ -18,14 +19,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from cometmq.spark import options as source_options
 from cometmq.spark import sink_options
 from cometmq.spark.access_options import of_access
-from cometmq.spark.jobs import runs
-from cometmq.spark.jobs.errors import JobError, told
+from cometmq.spark.jobs import asked, runs
+from cometmq.spark.jobs.errors import JobError, raised_at, told
+from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.messages import FORMAT, VIEW, Messages
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
 from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import FILE_FORMATS, Publication
+from cometmq.spark.jobs.session_tables import location_of, look_again, register
 from cometmq.spark.sink_columns import SinkColumns
 
 Transformation = Callable[[DataFrame], DataFrame]
@@ -71,11 +75,20 @@ def etl(
     messages = Messages.of(topics, name_server, options, since)
     messages.check()
     result = transformed(messages.stream(spark), change, json_schema)
+    if output is not None:
+        output = Lake(spark, output).root if format in FILE_FORMATS else output.rstrip("/")
     place = checkpoint or f"{output or f'etl-{to_topic or table}'}.checkpoint"
     further = dict(output_options or {})
+    question = {
+        "sql": sql,
+        "function": function if function is None or isinstance(function, str) else _name_of(function),
+        "jsonSchema": json_schema,
+        asked.BEGIN: asked.time(since),
+    }
     with display or Silence() as shown:
 
         def run(writer: DataStreamWriter, into: str | None = None) -> None:
+            meter.note(asked.note(spark, place, question))
             runs.run(
                 writer.outputMode(output_mode),
                 when,
@@ -87,10 +100,13 @@ def etl(
                 table=into,
             )
 
+        location = location_of(spark, table) if table is not None and format in FILE_FORMATS else None
         if to_topic is not None:
             run(_to_topic(result, to_topic, to_name_server, messages, further))
         elif output is not None and format in FILE_FORMATS:
-            _to_files(result, output, place, format, tuple(partition_by), output_mode, further, run)
+            _to_files(result, output, None, place, format, tuple(partition_by), output_mode, further, run)
+        elif location is not None:
+            _to_files(result, location, table, place, format, tuple(partition_by), output_mode, further, run)
         else:
             writer = result.writeStream.format(format).options(**further).partitionBy(*partition_by)
             run(writer if output is None else writer.option("path", output), table)
@@ -105,7 +121,10 @@ def _transformation(sql: str | None, function: str | Transformation | None) -> T
         raise JobError("it is not said what to do with the messages", "give either sql or a function")
     if sql is not None:
         return _by_sql(sql)
-    return named_function(function) if isinstance(function, str) else function  # type: ignore[return-value]
+    if isinstance(function, str):
+        return _by_function(named_function(function), function)
+    assert function is not None
+    return _by_function(function, _name_of(function))
 
 
 def _by_sql(sql: str) -> Transformation:
@@ -122,25 +141,58 @@ def _by_sql(sql: str) -> Transformation:
     return change
 
 
-def named_function(name: str) -> Transformation:
-    """The function that `package.module:function` names."""
+def _by_function(function: Transformation, name: str) -> Transformation:
+    def change(messages: DataFrame) -> DataFrame:
+        try:
+            return function(messages)
+        except Exception as error:
+            raise JobError(f"the function {name} failed: {raised_at(error)}", "mend it") from error
+
+    return change
+
+
+def _name_of(function: Transformation) -> str:
+    return f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', type(function).__name__)}"
+
+
+def check_name(name: str) -> None:
+    """Whether a function may be there, before Spark starts: many a module can be imported only afterwards."""
     module_name, colon, function_name = name.partition(":")
     if not colon or not module_name or not function_name:
         raise JobError(f"{name!r} names no function", "write package.module:function")
+    first = module_name.partition(".")[0]  # to look for the others would import it
+    try:
+        is_there = find_spec(first) is not None
+    except ValueError:  # a module that was made by hand
+        is_there = True
+    if not is_there:
+        raise _not_found(name, f"No module named {first!r}")
+
+
+def named_function(name: str) -> Transformation:
+    """The function that `package.module:function` names."""
+    check_name(name)
+    module_name, _, function_name = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            raise _not_found(name, str(error)) from error
+        raise JobError(f"the module {module_name} cannot be imported: {raised_at(error)}", "mend it") from error
+    try:
         for part in function_name.split("."):
             found = getattr(found, part)
-    except ImportError as error:
-        raise JobError(
-            f"the module of {name} cannot be imported ({error})",
-            "start where it can be, or set PYTHONPATH or --py-files",
-        ) from error
     except AttributeError as error:
         raise JobError(f"the module {module_name} has no {function_name}", "check the name after the colon") from error
     if not callable(found):
         raise JobError(f"{name} is not a function", "name one that takes and returns a DataFrame")
     return found  # type: ignore[no-any-return]
+
+
+def _not_found(name: str, why: str) -> JobError:
+    return JobError(
+        f"the module of {name} cannot be imported ({why})", "start where it can be, or set PYTHONPATH or --py-files"
+    )
 
 
 def transformed(messages: DataFrame, change: Transformation, json_schema: str | None = None) -> DataFrame:
@@ -173,7 +225,9 @@ def _to_topic(
     if name_server is not None:
         chosen["nameServer"] = name_server
     chosen |= {"topic": topic, **options}
-    sink_options.parse(chosen)
+    source, target = source_options.parse(messages.source_options).access, sink_options.parse(chosen).access
+    if topic in messages.topics and set(source.name_servers) & set(target.name_servers):
+        raise JobError(f"{topic} would be written to itself, without an end", "choose another topic to write to")
     SinkColumns.of(result.schema, topic)
     return result.writeStream.format(FORMAT).options(**chosen)
 
@@ -181,6 +235,7 @@ def _to_topic(
 def _to_files(
     result: DataFrame,
     output: str,
+    table: str | None,
     checkpoint: str,
     format: str,
     partition_by: tuple[str, ...],
@@ -203,4 +258,8 @@ def _to_files(
         publication.publish(rows, batch, partition_by=partition_by, format=format, options=options)
 
     with ownership.opened():
+        if table is not None:
+            register(result.sparkSession, table, output, result.schema, format, options, partition_by)
         run(result.writeStream.foreachBatch(write))
+    if table is not None:
+        look_again(result.sparkSession, table, partition_by)

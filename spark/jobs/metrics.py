@@ -4,6 +4,7 @@
 shows. How it is shown: a bar on a terminal, lines elsewhere, nothing when a program calls.
 """
 
+import logging
 import sys
 import threading
 import time
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = logging.getLogger(__name__)
 
 #: Seconds between two lines of progress where nobody watches a bar.
 LINE_INTERVAL: Final = 5.0
@@ -102,6 +105,12 @@ class Meter:
         """Add to a figure of the job's own."""
         with self._lock:
             self.details[name] = self.details.get(name, 0) + number
+
+    def note(self, text: str | None) -> None:
+        """Something that whoever started the job should know: said now, a run may have no end, and in its result."""
+        if text is not None:
+            log.warning("%s", text)
+            self.details["note"] = text
 
     def metrics(self) -> Metrics:
         with self._lock:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from pyspark.sql import SparkSession
 
-from cometmq.spark.jobs.errors import NotOurs
+from cometmq.spark.jobs.errors import JobError, NotOurs
 from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.publication import Batch, Publication, is_hidden, json_of
 
@@ -45,6 +45,15 @@ class Ownership:
     def check(self) -> None:
         """Whether a run with this checkpoint may write here: messages must neither come twice nor be left out."""
         lake, kind = self._lake, self._kind
+        if {lake.root, self._publication.staging} & set(self._log.above()):
+            raise JobError(
+                f"the checkpoint {self._log.root} is inside of {lake.root}: readers would take its files for rows",
+                "give a --checkpoint beside it; one that is there already can be moved",
+            )
+        if self._log.root in lake.above():
+            raise JobError(
+                f"{lake.root} is inside of the checkpoint {self._log.root}", "name a directory beside the checkpoint"
+            )
         mark, query = _mark(lake, kind), self._query()
         if mark:
             self._compare(mark, query)
