@@ -42,7 +42,7 @@ def happened(traces: DataFrame) -> DataFrame:
 
     Clients before 4.6 do not say when processing ended and for which group: that is left out.
     """
-    texts = F.explode(F.split(F.col("body").cast("string"), END))
+    texts = F.explode(F.split(F.make_valid_utf8(F.col("body").cast("string")), END))
     found = traces.select(texts.alias("text"), F.col("storeTimestamp").alias("stored")).where(F.col("text") != "")
     fields = found.select(F.split(F.col("text"), FIELD).alias("f"), "stored")
     is_send = (_text(0) == "Pub") & (F.size("f") >= 12)
@@ -55,6 +55,7 @@ def happened(traces: DataFrame) -> DataFrame:
 
     latest = F.unix_millis("stored") + _AHEAD
     at = field(1, 7).try_cast("long")
+    cost = field(10, 3).try_cast("int").cast("long")  # as in Java; below 0 when a clock was set back meanwhile
     rows = fields.where(is_send | is_end).select(
         F.when(is_send, "send").otherwise("consume").alias("kind"),
         F.timestamp_millis(F.when(at.between(0, latest), at)).alias("time"),
@@ -63,7 +64,7 @@ def happened(traces: DataFrame) -> DataFrame:
         field(3, 8).alias("group"),
         field(5, 2).alias("msgId"),
         F.when(is_end, _text(1)).alias("requestId"),
-        field(10, 3).try_cast("long").alias("cost"),
+        F.when(cost < 0, F.lit(0)).otherwise(cost).alias("cost"),
         (F.when(is_send, outcome).otherwise(_text(4)) == "true").alias("success"),
     )
     sound = rows.where(F.col("time").isNotNull() & F.col("cost").isNotNull())
