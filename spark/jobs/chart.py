@@ -7,9 +7,11 @@ installed. Only drawing: what is drawn is the caller's.
 import html
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final
 
 from cometmq.spark.jobs.errors import JobError
@@ -20,10 +22,29 @@ COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e
 #: Who looks at a chart may be anywhere, and so may who drew it.
 _ZONE: Final = "times are UTC"
 
+#: Seconds between two drawings while a job runs: each of them reads what it shows.
+_REDRAW: Final = 300.0
+
 _WIDTH: Final = 960
 _PLOT: Final = 180
 _LEFT, _RIGHT, _TOP, _LINE = 80, 24, 34, 16
 _STEPS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+
+
+class Redraw:
+    """When a chart is drawn while its job runs. Mutable state: when that was."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._due = -math.inf
+
+    def is_due(self) -> bool:
+        """Whether to draw it now; then it is not due for a while."""
+        now = self._clock()
+        if now < self._due:
+            return False
+        self._due = now + _REDRAW
+        return True
 
 
 @dataclass(frozen=True, slots=True)

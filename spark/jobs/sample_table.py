@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.spark.jobs.backlog import Sample
-from cometmq.spark.jobs.chart import Chart, Panel, Series
+from cometmq.spark.jobs.chart import Chart, Panel, Redraw, Series
 from cometmq.spark.jobs.messages import utc_day
 from cometmq.spark.jobs.metrics import ResultTable
 from cometmq.spark.jobs.publication import Batch, Publication
@@ -29,15 +29,14 @@ SCHEMA: Final = (
 SHOWN_DAYS: Final = 7
 #: Files of a day before they are joined.
 MOST_FILES: Final = 60
-#: Seconds of samples that are kept in memory, and between two drawings of the chart.
+#: Seconds of samples that are kept in memory.
 _FLUSH: Final = 30.0
-_REDRAW: Final = 300.0
 #: Lines of the chart.
 _SHOWN: Final = 8
 
 
 class SampleTable:
-    """Mutable state: samples that are not written yet, and when they were written, and drawn, the last time."""
+    """Mutable state: samples that are not written yet, and when some were written the last time."""
 
     def __init__(
         self,
@@ -51,17 +50,16 @@ class SampleTable:
         self._chart = chart
         self._clock = clock
         self._pending: list[Sample] = []
-        self._flushed = self._drawn = clock()
+        self._flushed = clock()
+        self._redraw = Redraw(clock)
 
     def add(self, samples: Iterable[Sample]) -> None:
         """Keep samples, and write them when it is time."""
         self._pending += samples
-        now = self._clock()
-        if now - self._flushed >= _FLUSH:
+        if self._clock() - self._flushed >= _FLUSH:
             self.flush()
-            if self._chart is not None and now - self._drawn >= _REDRAW:
+            if self._chart is not None and self._redraw.is_due():
                 draw(self.recent(), self._chart)
-                self._drawn = now
 
     def flush(self) -> None:
         """Write what is kept."""

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import runs
-from cometmq.spark.jobs.chart import Chart, Panel, Series, check_form
+from cometmq.spark.jobs.chart import Chart, Panel, Redraw, Series, check_form
 from cometmq.spark.jobs.durations import REMEDY, millis_of
 from cometmq.spark.jobs.errors import JobError
 from cometmq.spark.jobs.messages import Messages, schema_of
@@ -120,6 +120,7 @@ def _stream(
     ownership = Ownership(spark, publication, checkpoint, TABLE)
     ownership.check()
     memory = Memory(spark, checkpoint, times)
+    redraw = Redraw()
 
     def write(rows: DataFrame, number: int) -> None:
         batch = ownership.batch(number)
@@ -130,7 +131,7 @@ def _stream(
             try:
                 if not closed.isEmpty():
                     publication.publish(closed.coalesce(1), batch)
-                    if chart is not None:
+                    if chart is not None and redraw.is_due():
                         _draw(_written(spark, output), chart)
             finally:
                 closed.unpersist()

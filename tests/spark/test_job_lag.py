@@ -162,8 +162,8 @@ def test_a_long_run_keeps_few_files_and_draws_seldom(
             assert all(len(list(day.glob("*.parquet"))) <= 4 for day in (tmp_path / "lag").glob("day=*"))
         table.close()
     assert pyarrow.dataset.dataset(tmp_path / "lag").count_rows() == 8
-    # Every five minutes and at the end, and never what is old.
-    assert drawn == [4, 7]
+    # At once, every five minutes and at the end; and never what is old.
+    assert drawn == [0, 5, 7]
 
 
 def test_bad_input_is_told(spark: SparkSession, broker: EmbeddedBroker, tmp_path: Path) -> None:
