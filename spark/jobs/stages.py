@@ -18,6 +18,7 @@ _LOOK = 0.25
 def watched(spark: SparkSession, meter: Meter, display: Display) -> Iterator[None]:
     """Show what Spark is at while the block runs: that blocks this thread, and another one looks."""
     ended = threading.Event()
+    meter.doing = "planning"
     # Spark Connect has no context to ask: then the job says what it is doing, and no more.
     context: SparkContext | None = None if getattr(spark, "_jvm", None) is None else spark.sparkContext
 

@@ -62,7 +62,9 @@ class Memory:
         kept = rows.where(self._is_needed(after)) if is_full else new
         kept.coalesce(1).write.mode("overwrite").parquet(f"{self._lake.root}/{part}")
         self._note(number, _Left(after, (part,) if is_full else (*before.parts, part)))
-        is_closed = (window_end(self._times.window) > before.watermark) & (window_end(self._times.window) <= after)
+        is_closed = (ends > before.watermark) & (ends <= after)
+        if before.watermark // self._times.window == after // self._times.window:
+            is_closed = F.lit(False)  # no window ends in between: what is remembered need not be read
         return windows(steps(rows).where(is_closed), self._times.window), figures["late"]
 
     def _is_needed(self, watermark: int) -> Column:

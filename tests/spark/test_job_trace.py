@@ -208,7 +208,7 @@ def test_a_batch_that_is_run_again_finds_the_same(
     ]
     # What is older than the horizon is forgotten.
     slow = [ended("b", START + 2 * MINUTE), ended("b", START + 4 * MINUTE), ended("y", START + 5 * MINUTE)]
-    assert close(3, *slow, times=2) == [
+    assert close(3, *slow) == [
         ("consume", "?", 1, None),
         ("consume", "orders", 1, 2 * MINUTE - 1),
         ("consume", "orders", 1, 4 * MINUTE - 1),
