@@ -27,6 +27,9 @@ class Jobs(click.Group):
     ) -> NoReturn:
         """Run, and end with 0, 1 or 2."""
         extra["standalone_mode"] = False
+        if not (sys.argv[1:] if args is None else args):
+            click.echo(self.get_help(self.make_context(PROGRAM, ["--help"], resilient_parsing=True)), err=True)
+            sys.exit(2)
         try:
             super().main(args, prog_name=PROGRAM, **extra)
         except click.UsageError as error:

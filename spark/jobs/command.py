@@ -110,8 +110,32 @@ def time(ctx: click.Context, param: click.Parameter, value: str | None) -> datet
     try:
         return None if value is None else time_of(value)
     except (ValueError, OverflowError, OSError):
-        remedy = "write 2026-01-31T08:00:00Z or milliseconds since 1970"
+        remedy = "write 2026-01-31T08:00:00Z or milliseconds (not seconds) since 1970, such as 1769846400000"
         raise click.BadParameter(f"{value!r} is no time; {remedy}", ctx, param) from None
+
+
+def chart_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """A file that a chart can be written to."""
+    if value is not None:
+        from cometmq.spark.jobs.chart import check_form
+        from cometmq.spark.jobs.errors import JobError
+
+        try:
+            check_form(value)
+        except JobError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+    return value
+
+
+@contextmanager
+def wrong_usage(kind: type[Exception]) -> Iterator[None]:
+    """Such an error of what reads the values of options is wrong usage, too."""
+    from cometmq.spark.jobs.errors import told
+
+    try:
+        yield
+    except kind as error:
+        raise click.UsageError(told(error)) from None
 
 
 def duration(ctx: click.Context, param: click.Parameter, value: str) -> str:

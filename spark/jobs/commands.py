@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from cometmq.spark.jobs.command import Settings, duration, job, pairs, stopped_by_signals, time
+from cometmq.spark.jobs.command import (
+    Settings,
+    chart_file,
+    duration,
+    job,
+    pairs,
+    stopped_by_signals,
+    time,
+    wrong_usage,
+)
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.messages import Messages
@@ -17,14 +26,16 @@ _Body = TypeVar("_Body", bound=Callable[..., Any])
 _CONTINUOUS = "continuous"
 _TRIGGERS = click.Choice(["available-now", "once", _CONTINUOUS])
 
+_TIME = "2026-01-31T08:00:00Z (UTC if no zone is given), or milliseconds since 1970"
+
 _topics = click.option(
     "-t", "--topic", "topics", multiple=True, help="A topic, or several separated by commas; may be repeated"
 )
 _since = click.option(
-    "-b", "--begin", "since", callback=time, metavar="TIME", help="From what was stored at that time on"
+    "-b", "--begin", "since", callback=time, metavar="TIME", help=f"From what was stored at that time on: {_TIME}"
 )
 _until = click.option(
-    "-e", "--end", "until", callback=time, metavar="TIME", help="Up to what was stored before that time"
+    "-e", "--end", "until", callback=time, metavar="TIME", help=f"Up to what was stored before that time: {_TIME}"
 )
 
 
@@ -44,9 +55,13 @@ def _checked(
     settings: Settings, topics: tuple[str, ...], since: datetime | None = None, until: datetime | None = None
 ) -> "Messages":
     """The topics, after they were looked for: Spark takes seconds to start, a nameserver answers at once."""
+    from cometmq.spark.errors import SparkSourceError
     from cometmq.spark.jobs.messages import Messages
+    from cometmq.spark.options import parse
 
-    messages = Messages.of(",".join(topics), settings.name_server, settings.options, since, until)
+    with wrong_usage(SparkSourceError):
+        messages = Messages.of(",".join(topics), settings.name_server, settings.options, since, until)
+        parse(messages.source_options)
     messages.check()
     return messages
 
@@ -256,7 +271,7 @@ def audit(
 @click.option("--window", default="1 minute", callback=duration, help="The time that one row is about")
 @click.option("--slow", default=1.0, help="Seconds of processing (95th percentile) from which a consumer is slow")
 @click.option("-o", "--output", help="A directory for the table, as Parquet")
-@click.option("--chart", help="A file for the chart: .html, .svg or .png")
+@click.option("--chart", callback=chart_file, help="A file for the chart: .html, .svg or .png")
 @_trigger("1 minute", default=None)
 @click.option(
     "--watermark",
@@ -274,15 +289,12 @@ def audit(
 )
 @_checkpoint("<output>.checkpoint")
 def trace(settings: Settings, topic: str, since: datetime | None, until: datetime | None, **values: Any) -> "Metrics":
-    from cometmq.spark.jobs.chart import check_form
     from cometmq.spark.jobs.trace_job import trace as run
 
     if values["trigger"] is not None and until is not None:
         raise click.UsageError("a stream has no end: leave --end or --trigger away")
     if values["trigger"] is not None and values["output"] is None:
         raise click.UsageError("a stream needs a table to add to: give --output")
-    if values["chart"]:
-        check_form(values["chart"])
     _checked(settings, (topic,), since, until)
     settings_of_run = dict(
         values,
@@ -306,7 +318,7 @@ def trace(settings: Settings, topic: str, since: datetime | None, until: datetim
 @click.option("-o", "--output", required=True, help="The table: a directory of Parquet that samples are added to")
 @click.option("--interval", default=10.0, type=click.FloatRange(0.1), help="Seconds between two samples")
 @click.option("--samples", type=click.IntRange(1), help="How many; without it, until Ctrl-C")
-@click.option("--chart", help="A file for the chart: .html, .svg or .png")
+@click.option("--chart", callback=chart_file, help="A file for the chart: .html, .svg or .png")
 def lag(
     settings: Settings,
     groups: tuple[str, ...],
@@ -315,13 +327,12 @@ def lag(
     samples: int | None,
     chart: str | None,
 ) -> "Metrics":
-    from cometmq.spark.jobs.chart import check_form
+    from cometmq.spark.errors import OptionError
     from cometmq.spark.jobs.lag_job import check_groups
     from cometmq.spark.jobs.lag_job import lag as run
 
-    if chart:
-        check_form(chart)
-    check_groups(groups, settings.name_server, settings.options)
+    with wrong_usage(OptionError):
+        check_groups(groups, settings.name_server, settings.options)
     spark = settings.session("lag")
     with stopped_by_signals() as stop:
         done = run(

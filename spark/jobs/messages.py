@@ -25,6 +25,8 @@ FORMAT: Final = "rocketmq"
 VIEW: Final = "messages"
 
 _HOUR: Final = 3_600_000_000
+#: The beginning of 2001, before any message: less are seconds, or a date without dashes.
+_FIRST_MILLIS: Final = 978_307_200_000
 _STARTS: Final = {"startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp"}
 
 
@@ -127,8 +129,13 @@ def within(time: Column, since: datetime | None, until: datetime | None) -> Colu
 
 
 def time_of(text: str) -> datetime:
-    """A time as people and scripts write it: ISO 8601, UTC without a zone, or milliseconds since 1970."""
+    """A time as people and scripts write it: ISO 8601, UTC without a zone, or milliseconds since 1970.
+
+    Other numbers are refused: seconds or a date would be taken for a time when there was nothing to read.
+    """
     if text.isascii() and text.isdigit():
+        if int(text) < _FIRST_MILLIS:
+            raise ValueError(f"{text} milliseconds since 1970 are before 2001: give no seconds, and dates with dashes")
         return datetime.fromtimestamp(int(text) / 1000, UTC)
     found = datetime.fromisoformat(text)
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow.dataset
@@ -20,6 +21,7 @@ from cometmq.spark.__main__ import main
 from cometmq.spark.jobs import archive
 from cometmq.spark.jobs.backlog import Sample
 from cometmq.spark.jobs.command import Settings
+from cometmq.spark.jobs.messages import time_of
 from cometmq.spark.jobs.sample_table import SampleTable
 from cometmq.testing import EmbeddedBroker
 from support.server_process import wait_for
@@ -59,6 +61,22 @@ def test_every_job_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         assert "--json" in text
 
 
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run() == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("Usage: python -m cometmq.spark [OPTIONS] COMMAND [ARGS]...\n")
+    assert any(line.startswith("  archive ") for line in err.splitlines())
+
+
+def test_times_are_what_their_writer_meant() -> None:
+    for text in ("1700000000", "20261118", "0"):
+        with pytest.raises(ValueError, match="before 2001"):
+            time_of(text)
+    assert time_of("1700000000000") == time_of("2023-11-14T22:13:20") == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert time_of("2023-11-14T23:13:20+01:00") == time_of("1700000000000")
+
+
 def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     for arguments, what in (
@@ -67,7 +85,11 @@ def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[s
         (["archive", "-o", out], "Missing option '-t'"),
         (["archive", "-o", out, "-t", "T", "--trigger", "never"], "'never' is not one of"),
         (["archive", "-o", out, "-t", "T", "--begin", "yesterday"], "'yesterday' is no time"),
+        (["archive", "-o", out, "-t", "T", "--begin", "1700000000"], "milliseconds (not seconds) since 1970"),
         (["archive", "-o", out, "-t", "T", "--option", "x"], "'x' is not key=value"),
+        (["archive", "-o", out, "-t", "T", "-n", "a:1", "--option", "consumerGruop=G"], "mean consumerGroup?"),
+        (["archive", "-o", out, "-t", "T", "--interval", "soon"], "'soon'"),
+        (["audit", "-t", "T", "-n", "a:1", "-b", "2026-01-02", "-e", "2026-01-01"], "swap the two times"),
         (["archive", "-o", out, "-t", "T", "--compact"], "leave -t away"),
         (["replay", "--to", "T"], "Missing option '-t' / '--topic' or '--archive'"),
         (["replay", "-t", "T", "--to", "U", "--rate", "0"], "0.0 is not in the range"),
@@ -76,6 +98,9 @@ def test_wrong_usage_is_told_before_spark_starts(capsys: pytest.CaptureFixture[s
         (["audit"], "Missing option '-t'"),
         (["audit", "-t", "T", "--limit", "-1"], "'--limit': -1 is not in the range x>=0"),
         (["trace", "--trigger", "once"], "give --output"),
+        (["trace", "--chart", "x.doc"], ".html, .svg or .png"),
+        (["lag", "-o", out, "--chart", str(tmp_path / "nowhere" / "x.svg")], "its directory does not exist"),
+        (["lag", "-o", out, "-n", "a:1", "--option", "acessKey=K"], "mean accessKey?"),
         (["trace", "--window", "soon"], "'--window': 'soon' is none; give a length of time such as 30s"),
         (["trace", "--window", "0s"], "'--window': '0s' is none"),
         (["trace", "--horizon", "1 hourz"], "'--horizon': '1 hourz' is none"),
@@ -121,7 +146,6 @@ def test_failures_are_one_line_that_says_what_to_do(
     assert "cannot be imported" in refused(capsys, 1, "etl", *at, "--function", "nothing:f", "-o", out)
     assert "select from the view" in refused(capsys, 1, "etl", *at, "--sql", "select x from messages", "-o", out)
     assert "NO_GROUP has no offsets" in refused(capsys, 1, "lag", "-n", server, "-g", "NO_GROUP", "-o", out)
-    assert ".html, .svg or .png" in refused(capsys, 1, "trace", "-n", server, "-t", topic, "--chart", "x.doc")
     # What only the executors can know comes out of Spark's stack of causes.
     sql = "select raise_error('bad row') as body from messages"
     told = refused(capsys, 1, "etl", *at, "--quiet", "--sql", sql, "-o", out)
