@@ -1,7 +1,7 @@
 """The sink on a real Spark and a real broker: rows arrive with all they have, in order, at least once."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from cometmq.spark import Stamp, without_repeats
 from cometmq.spark.stamps import SPARK_ROW
 from cometmq.testing import EmbeddedBroker
-from support.spark_queries import PATIENCE, run_now, stream_of, table_of
+from support.spark_queries import PATIENCE, run_now, stream_of, table_of, wait_until
 from support.spark_topics import TopicKit
 
 pytestmark = pytest.mark.spark
@@ -50,6 +50,15 @@ class Sink:
 @pytest.fixture
 def sink(spark: SparkSession, broker: EmbeddedBroker) -> Sink:
     return Sink(spark, broker.nameserver)
+
+
+@pytest.fixture
+def jobs(spark: SparkSession, name: Name) -> Iterator[Callable[[], int]]:
+    """How many jobs Spark has begun for the batches of this test."""
+    group, context = name("jobs"), spark.sparkContext
+    context.setJobGroup(group, group)
+    yield lambda: len(context.statusTracker().getJobIdsForGroup(group))
+    context.setLocalProperty("spark.jobGroup.id", None)
 
 
 def stamp_of(row: Row) -> Stamp:
@@ -254,13 +263,11 @@ def _ids(values: object) -> str | None:
 
 
 def test_a_topic_that_nobody_knows_is_told_before_a_task_starts(
-    sink: Sink, topics: TopicKit, name: Name, checkpoint: str
+    sink: Sink, topics: TopicKit, name: Name, checkpoint: str, jobs: Callable[[], int]
 ) -> None:
     missing, source = name("NONE"), topics.made(name("S"), [10])
     rows = sink.spark.range(10).groupBy("id").count().selectExpr("cast(id as string) body")
     stream = stream_of(sink.spark, sink.options(source)).select("body")
-    tracker = sink.spark.sparkContext.statusTracker()
-    jobs = len(tracker.getJobIdsForGroup(None))
     for write in (
         lambda: sink.write(rows, topic=missing),
         lambda: sink.write(
@@ -283,12 +290,12 @@ def test_a_topic_that_nobody_knows_is_told_before_a_task_starts(
         with pytest.raises(PySparkException) as caught:
             write(topic="T", nameServer="127.0.0.1:1", sendRetries="1")
         assert "nameServer=127.0.0.1:1: no nameserver answers" in str(caught.value)
-    assert len(tracker.getJobIdsForGroup(None)) == jobs
+    assert not jobs()
     topics.make(missing)
     sink.stream(stream, checkpoint, topic=missing)
     sink.write(rows, topic=missing)
-    assert len(tracker.getJobIdsForGroup(None)) > jobs
     assert len(sink.read(missing)) == 20
+    wait_until(lambda: jobs() > 0)
 
 
 @pytest.mark.parametrize(
@@ -327,14 +334,12 @@ def test_a_topic_that_nobody_knows_is_told_before_a_task_starts(
     ids=_ids,
 )
 def test_what_is_wrong_is_told_before_a_task_starts(
-    sink: Sink, sql: str, options: dict[str, str], message: str
+    sink: Sink, sql: str, options: dict[str, str], message: str, jobs: Callable[[], int]
 ) -> None:
-    tracker = sink.spark.sparkContext.statusTracker()
-    jobs = len(tracker.getJobIdsForGroup(None))
     with pytest.raises(PySparkException) as caught:
         sink.write(sink.spark.sql(f"select {sql}"), **options)
     assert message in str(caught.value)
-    assert len(tracker.getJobIdsForGroup(None)) == jobs
+    assert not jobs()
 
 
 def test_a_topic_is_not_overwritten(sink: Sink) -> None:
