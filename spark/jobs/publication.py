@@ -178,13 +178,23 @@ class Publication:
 
     def _swap(self, batch: str, folder: str) -> None:
         new, old = f"{self.staging}/{batch}", f"{self.staging}/{batch}.old"
-        if any(name.startswith(batch) for name in self.lake.children(folder)):
+        staged = [name for name in self.lake.children(new) if name.startswith(batch)]
+        if not staged:
             return  # it was swapped before the process was killed
-        if self.lake.exists(folder):
+        there = self.lake.children(folder)
+        if there and not self.lake.exists(old) and not any(name.startswith(batch) for name in there):
             if self.lake.exchange(new, folder):
                 return
             self.lake.move(folder, old)
-        self.lake.move(new, folder)
+        if not self.lake.exists(folder):
+            self.lake.move(new, folder)
+            return
+        # Object stores move a directory file by file: a kill in between leaves parts of it on both sides.
+        for name in self.lake.children(folder):
+            if not name.startswith(batch):
+                self.lake.delete(f"{folder}/{name}")
+        for name in staged:
+            self._move(f"{new}/{name}", f"{folder}/{name}")
 
     def _forget_before(self, batch: str) -> None:
         """A batch runs only after Spark has noted the end of those before it: they cannot come again."""

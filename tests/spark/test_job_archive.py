@@ -144,31 +144,46 @@ def test_a_kill_between_any_two_steps_loses_and_doubles_nothing(
     assert {3, 4} == set(seen), "killed before and after the compaction"
 
 
-def moved_by_copy(lake: Lake, moves: Iterator[int], killed_at: int | None, source: str, target: str) -> None:
-    """As an object store moves a file: it is copied, then deleted, and never over another one."""
+def moved_by_copy(lake: Lake, steps: Iterator[int], killed_at: int | None, source: str, target: str) -> None:
+    """As an object store moves: file by file, copied all and then deleted, and nothing over what is there."""
     assert not lake.exists(target), f"{target} is there"
-    shutil.copyfile(str(lake.local(source)), str(lake.local(target)))
-    if next(moves) == killed_at:
-        raise Killed
+    one, other = Path(str(lake.local(source))), Path(str(lake.local(target)))
+    files = [file for file in one.rglob("*") if file.suffix == ".parquet"] if one.is_dir() else [one]
+    for is_copied in (False, True):
+        for file in files:
+            place = other / file.relative_to(one)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            if is_copied:
+                lake.delete(str(file))
+            else:
+                shutil.copyfile(file, place)
+            if next(steps) == killed_at:
+                raise Killed
     lake.delete(source)
 
 
-def test_a_kill_while_an_object_store_moves_a_file_does_no_harm(spark: SparkSession, tmp_path: Path) -> None:
-    rows = spark.range(10).selectExpr("id", "cast(id % 2 as string) as part").coalesce(1).cache()
-    for killed_at in range(5):
+@pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_kill_while_an_object_store_moves_does_no_harm(spark: SparkSession, tmp_path: Path, stride: int) -> None:
+    rows = spark.range(12).selectExpr("id", "cast(id % 2 as string) as part").repartition(2, "id").cache()
+    for killed_at in range(stride - 1, 99, stride):
         place = tmp_path / f"table-{killed_at}"
         publication, again = (Publication(spark, str(place)) for _ in range(2))
-        moves = iter(range(9))
-
+        steps = iter(range(200))
         for lake, last in ((publication.lake, killed_at), (again.lake, None)):
-            lake.move = partial(moved_by_copy, lake, moves, last)  # type: ignore[method-assign]
+            lake.move = partial(moved_by_copy, lake, steps, last)  # type: ignore[method-assign]
+            lake.exchange = lambda one, other: False  # type: ignore[method-assign]
+        is_through = False
         with contextlib.suppress(Killed), publication.opened():
             publication.publish(rows, Batch("batch-0"), partition_by=["part"])
+            publication.replace("part=0", spark.read.parquet(f"{place}/part=0").repartition(3), "compact-x", rows=6)
+            is_through = True
         with again.opened():
             again.publish(rows, Batch("batch-0"), partition_by=["part"])
         found = pyarrow.dataset.dataset(place, partitioning="hive").to_table()["id"].to_pylist()
-        assert sorted(found) == list(range(10)), f"killed in move {killed_at}"
-    assert next(moves) == 4, "the last one was not killed: each move was"
+        assert sorted(found) == list(range(12)), f"killed after {killed_at} steps"
+        if is_through:
+            break
+    assert 20 < killed_at < 60
 
 
 def test_two_jobs_cannot_write_to_one_archive(spark: SparkSession, tmp_path: Path) -> None:
