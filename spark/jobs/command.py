@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from cometmq.protocol.errors import CometMQError
+from cometmq.spark.jobs.signals import Ended, StoppedEarly, ended_by_signals, java_deaf_to_sigterm, listen_again
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,10 @@ class Settings:
         config = {"spark.ui.showConsoleProgress": "false", **self.conf}
         name = f"cometmq {job}"
         if self.verbose or "PYSPARK_GATEWAY_PORT" in os.environ:
-            return session(name, self.master, config)
+            with java_deaf_to_sigterm():
+                spark = session(name, self.master, config)
+            listen_again()
+            return spark
         # The job says what failed, in one line; these would say it before, in a hundred.
         for logger in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
             PySparkLogger.getLogger(logger).disabled = True
@@ -71,8 +74,10 @@ class Settings:
             said = {**set_elsewhere.settings(os.environ), **config}
             given = said.get("spark.driver.extraJavaOptions", "")
             config["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={log.as_uri()} {given}".strip()
-        with _java_kept_quiet():
-            return session(name, self.master, config)
+        with java_deaf_to_sigterm(), _java_kept_quiet():
+            spark = session(name, self.master, config)
+        listen_again()
+        return spark
 
 
 @contextmanager
@@ -83,7 +88,7 @@ def _java_kept_quiet() -> Iterator[None]:
         os.dup2(said.fileno(), 2)
         try:
             yield
-        except BaseException:
+        except Exception:
             said.seek(0)
             os.write(kept, said.read())
             raise
@@ -179,7 +184,11 @@ def job(name: str, help: str) -> Callable[[Callable[..., "Metrics"]], click.Comm
         def callback(**values: Any) -> None:
             settings = _settings(values)
             try:
-                show(body(settings, **values), as_json=settings.json)
+                with ended_by_signals():
+                    show(body(settings, **values), as_json=settings.json)
+            except KeyboardInterrupt as ended:  # Spark has its own for a moment, while it starts
+                number = ended.signal if isinstance(ended, Ended) else signal.SIGINT
+                complain(f"{PROGRAM} {name}: {Ended(number)}", 128 + number)
             except StoppedEarly as stopped:
                 show(stopped.metrics, as_json=settings.json)
                 complain(f"{PROGRAM} {name}: {stopped}", 128 + stopped.signal)
@@ -225,54 +234,6 @@ def _is_told(error: Exception) -> bool:
     from pyspark.errors import PySparkException
 
     return isinstance(error, CometMQError | OSError | PySparkException | Py4JError)
-
-
-class StoppedEarly(Exception):
-    """Raised when a signal ended a job that was not through; what it did until then is done."""
-
-    def __init__(self, metrics: "Metrics", number: int, left: int | None) -> None:
-        rest = "" if left is None else f" with {left:,} to go"
-        super().__init__(f"stopped by {signal.Signals(number).name}{rest}; start it again to go on from there")
-        self.metrics = metrics
-        self.signal = number
-
-
-class Stop(threading.Event):
-    """Set by a signal, whose number it keeps."""
-
-    signal: int | None = None
-
-    def ended(self, metrics: "Metrics") -> "Metrics":
-        """The figures of a job that ends by itself: StoppedEarly when it did not."""
-        return self.ended_with(metrics, metrics.backlog)
-
-    def ended_with(self, metrics: "Metrics", left: int | None) -> "Metrics":
-        """The same where what is left to do is not the backlog."""
-        if self.signal is not None and left != 0:
-            raise StoppedEarly(metrics, self.signal, left)
-        return metrics
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Stop]:
-    """An event that SIGTERM and Ctrl-C set: the job ends at the next good moment. The second one ends at once."""
-    stop = Stop()
-
-    def on_signal(number: int, frame: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.signal = number
-        stop.set()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 # Telling

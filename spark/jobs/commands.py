@@ -12,10 +12,10 @@ from cometmq.spark.jobs.command import (
     duration,
     job,
     pairs,
-    stopped_by_signals,
     time,
     wrong_usage,
 )
+from cometmq.spark.jobs.signals import stopped_by_signals
 
 if TYPE_CHECKING:
     from cometmq.spark.jobs.messages import Messages

@@ -5,10 +5,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.dataset
 import pytest
@@ -201,17 +202,45 @@ def test_samples_that_were_not_taken_are_left_to_do(
     assert run(*asked, "-o", str(tmp_path / "lag"), "--samples", "5") == 0, "it came too late to hinder anything"
 
 
-# A kill in the middle
+def test_jobs_run_as_commands(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    topic, target = topics.made("COMMANDS", [7]), topics.make("COMMANDS_TO", 1)
+
+    def result(job: str, *arguments: str) -> dict[str, Any]:
+        place = [] if job == "lag" else ["--checkpoint", str(tmp_path / job)]
+        assert run(job, "-n", broker.nameserver, "--json", "--quiet", *place, *arguments) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert found["job"] == job
+        return found
+
+    replayed = result("replay", "-t", topic, "--to", target, "--rate", "1000", "-b", "2026-01-01")
+    assert (replayed["rows"], replayed["slicesLeft"], replayed["backlog"]) == (7, 0, 0)
+    assert "once more" in result("replay", "-t", topic, "--to", target, "--rate", "1000", "-b", "2026-01-01")["note"]
+    assert result("etl", "-t", topic, "--sql", "select body from messages", "--to", target)["rows"] == 7
+    assert topics.ends(target) == {0: 14}
+    assert result("trace", "-t", topic, "-o", str(tmp_path / "latencies"))["slowConsumers"] == []
+    assert result("lag", "-o", str(tmp_path / "lag"), "--samples", "1")["samples"] == 1
+
+
+# Signals, and a kill in the middle
 
 
 @contextmanager
 def archiving(nameserver: str, topic: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The command in a session of its own: Java and the workers die with it."""
-    command = [sys.executable, "-m", "cometmq.spark", "archive", "-n", nameserver, "-t", topic, "-o", str(output)]
+    with running(["archive", "-n", nameserver, "-t", topic, "-o", str(output)], output) as process:
+        yield process
+
+
+@contextmanager
+def running(arguments: list[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
     settings = ["--master", "local[2]", "--option", "maxOffsetsPerTrigger=40"]
     settings += [word for name, value in SETTINGS.items() for word in ("--conf", f"{name}={value}")]
+    command = [sys.executable, "-m", "cometmq.spark", *arguments, *settings]
+    environ = os.environ | {"PYTHONPATH": f"{output.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     with open(output.with_suffix(".log"), "ab") as log:
-        process = subprocess.Popen([*command, *settings], stdout=log, stderr=log, start_new_session=True)
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env=environ)
     try:
         yield process
     finally:
@@ -240,6 +269,48 @@ def kill_in_the_middle(nameserver: str, topic: str, output: Path, more: int) -> 
 def exact(output: Path) -> list[tuple[str, int, int, bytes]]:
     table = pyarrow.dataset.dataset(output, partitioning="hive").to_table()
     return sorted(zip(*(table[name].to_pylist() for name in ("topic", "queueId", "queueOffset", "body")), strict=True))
+
+
+def group_of(leader: int) -> list[int]:
+    """The processes of a group that run."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(group) == leader and state != "Z":
+                found.append(int(stat.parent.name))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_signals_to_all_processes_of_a_job_stop_it(broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path) -> None:
+    topic, output = topics.made("COMMAND_STOPPED", [1000]), tmp_path / "table"
+    (tmp_path / "needs_spark.py").write_text(
+        "from pyspark.sql import functions as F\n\n\n"
+        "@F.udf('string')\ndef upper(text):\n    return text.upper()\n\n\n"
+        "def changed(messages):\n    return messages.select(upper('text').alias('text'))\n"
+    )
+    asked = ["etl", "-n", broker.nameserver, "-t", topic, "--function", "needs_spark:changed", "-o", str(output)]
+    log = output.with_suffix(".log")
+
+    def ended(number: signal.Signals, ready: Callable[[int], bool]) -> tuple[int, str]:
+        """Its code, and the last line that it said, of a job that got a signal when it was ready."""
+        with running(asked, output) as process:
+            wait_for("the job to be ready", 90, lambda: process.poll() is not None or ready(process.pid))
+            assert process.poll() is None, log.read_text()
+            os.killpg(process.pid, number)
+            code = process.wait(60)
+            wait_for("the end of Java", 30, lambda: not group_of(process.pid))
+        assert "Traceback" not in log.read_text()
+        return code, log.read_text().splitlines()[-1]
+
+    code, line = ended(signal.SIGTERM, lambda leader: len(files(output)) > 2)
+    assert (code, "stopped by SIGTERM with" in line, "start it again" in line) == (143, True, True)
+    # While Spark starts: somebody else is in its group.
+    code, line = ended(signal.SIGINT, lambda leader: len(group_of(leader)) > 1)
+    assert (code, line) == (130, "python -m cometmq.spark etl: ended by SIGINT")
 
 
 @pytest.mark.slow

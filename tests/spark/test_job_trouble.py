@@ -12,9 +12,10 @@ from cometmq.client import Client
 from cometmq.client.queues import MessageQueue
 from cometmq.spark.errors import OptionError
 from cometmq.spark.jobs import JobError, Metrics, archive, audit, etl, lag, read_archive, replay, trace
-from cometmq.spark.jobs.command import Settings, job, stopped_by_signals
+from cometmq.spark.jobs.command import Settings, job
 from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.metrics import Meter, Silence
+from cometmq.spark.jobs.signals import stopped_by_signals
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
