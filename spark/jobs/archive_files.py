@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, StringType, StructField, StructType
 
 from cometmq.spark.jobs.errors import ManyTypes, NotAnArchive
-from cometmq.spark.jobs.lake import Lake
+from cometmq.spark.jobs.lake import Lake, literal
 from cometmq.spark.jobs.messages import millis, utc_day, utc_hour, within
 from cometmq.spark.jobs.ownership import Kind, owner_of
 
@@ -62,7 +62,7 @@ def read_archive(
         if topic not in there:
             raise NotAnArchive(f"the archive {lake.root} has no topic {topic}", f"it has {', '.join(there)}")
     folders = [f"{lake.root}/{there[topic]}" for topic in topics or there]
-    places = _days(lake, folders, since, until) or folders
+    places = [literal(place) for place in _days(lake, folders, since, until) or folders]
     # Spark guesses the types of what it reads from paths: a topic that is called 007 is a text all the same.
     found = merged(spark.read.option("basePath", lake.root), *places).schema
     kinds = {"topic": StringType(), "day": DateType(), "hour": StringType()}

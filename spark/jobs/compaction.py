@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from cometmq.spark.jobs.archive_files import ROW_ORDER, merged
 from cometmq.spark.jobs.errors import JobError, ManyTypes
-from cometmq.spark.jobs.lake import LakeFile
+from cometmq.spark.jobs.lake import LakeFile, literal
 from cometmq.spark.jobs.metrics import Meter
 from cometmq.spark.jobs.publication import Publication
 
@@ -99,7 +99,7 @@ def compact(
         place = f"{publication.directory}/{hour.folder}"
         files = max(1, math.ceil(sum(file.size for file in hour.files) / file_size))
         try:
-            rows = merged(spark.read, place)
+            rows = merged(spark.read, literal(place))
         except ManyTypes as error:  # they can be read one by one, and what archives must go on
             log.warning("the files of an hour stay as they are: %s", error)
             meter.count("unjoinedHours")

@@ -7,6 +7,7 @@ path means here what it means to `df.write`. Checksum files of local disks (`.x.
 import ctypes
 import errno
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ def _told(what: str) -> Iterator[None]:
     except Py4JJavaError as error:
         reason = str(error.java_exception.toString())
         raise JobError(f"cannot {what} ({reason})", "check its permissions, and the space on its disk") from error
+
+
+def literal(path: str) -> str:
+    """A path for Spark to read, which takes one with `[`, `*` and the like for a pattern. It writes to any as it is."""
+    return re.sub(r"([\\\[\]{}*?])", r"\\\1", path)
 
 
 class LakeFile(NamedTuple):

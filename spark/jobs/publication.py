@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 
 from cometmq.spark.jobs.errors import JobError, NotOurs
-from cometmq.spark.jobs.lake import Lake, LakeFile
+from cometmq.spark.jobs.lake import Lake, LakeFile, literal
 
 #: Formats whose files Spark writes itself: the ones that can be staged.
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
@@ -115,7 +115,7 @@ class Publication:
         before = self.lake.files(place)
         for number, file in enumerate(self._stage(content, batch, (), "parquet", {})):
             self.lake.move(f"{staged}/{file.name}", f"{staged}/{_named(file.name, batch, number)}")
-        written = self._spark.read.parquet(staged).count()
+        written = self._spark.read.parquet(literal(staged)).count()
         if self.lake.files(place) != before or written != rows:
             raise JobError(
                 f"{place} changed while it was rewritten: {rows} rows were to be written and {written} were",

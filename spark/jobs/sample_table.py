@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from cometmq.spark.jobs.backlog import Sample
 from cometmq.spark.jobs.chart import Chart, Panel, Redraw, Series
+from cometmq.spark.jobs.lake import literal
 from cometmq.spark.jobs.messages import utc_day
 from cometmq.spark.jobs.metrics import ResultTable
 from cometmq.spark.jobs.publication import Batch, Publication
@@ -87,13 +88,13 @@ class SampleTable:
         days = [name for name in lake.children(lake.root) if name >= f"day={first}" and name.startswith("day=")]
         if not days:
             return self._spark.createDataFrame([], SCHEMA)
-        return self._spark.read.schema(SCHEMA).parquet(*(f"{lake.root}/{day}" for day in days))
+        return self._spark.read.schema(SCHEMA).parquet(*(literal(f"{lake.root}/{day}") for day in days))
 
     def _join(self, folder: str) -> None:
         place = f"{self._publication.directory}/{folder}"
         if len(self._publication.lake.files(place)) <= MOST_FILES:
             return
-        rows = self._spark.read.schema(SCHEMA).parquet(place)
+        rows = self._spark.read.schema(SCHEMA).parquet(literal(place))
         joined = rows.coalesce(1).sortWithinPartitions("time", "group", "topic", "brokerName", "queueId")
         self._publication.replace(folder, joined, f"joined-{secrets.token_hex(6)}", rows=rows.count())
 

@@ -16,6 +16,7 @@ from cometmq.spark.jobs import runs
 from cometmq.spark.jobs.chart import Chart, Panel, Redraw, Series, check_form
 from cometmq.spark.jobs.durations import REMEDY, millis_of
 from cometmq.spark.jobs.errors import JobError
+from cometmq.spark.jobs.lake import literal
 from cometmq.spark.jobs.messages import Messages, schema_of
 from cometmq.spark.jobs.metrics import Display, Meter, Metrics, ResultTable, Silence
 from cometmq.spark.jobs.ownership import TABLE, Ownership
@@ -154,7 +155,7 @@ def _written(spark: SparkSession, output: str) -> DataFrame:
     """The table as far as it is written; it may be empty."""
     if not any(file.name.endswith(".parquet") for file in Publication(spark, output).lake.files(output)):
         return spark.createDataFrame([], SCHEMA)
-    return spark.read.schema(SCHEMA).parquet(output)
+    return spark.read.schema(SCHEMA).parquet(literal(output))
 
 
 def _finish(found: DataFrame, meter: Meter, slow: float, chart: str | None) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from cometmq.spark.jobs.errors import JobError
-from cometmq.spark.jobs.lake import Lake
+from cometmq.spark.jobs.lake import Lake, literal
 from cometmq.spark.jobs.publication import json_of
 from cometmq.spark.jobs.trace_rows import HAPPENED, steps, window_end, windows
 
@@ -76,7 +76,7 @@ class Memory:
     def _read(self, parts: tuple[str, ...]) -> DataFrame:
         if not parts:
             return self._spark.createDataFrame([], HAPPENED)
-        return self._spark.read.schema(HAPPENED).parquet(*(f"{self._lake.root}/{part}" for part in parts))
+        return self._spark.read.schema(HAPPENED).parquet(*(literal(f"{self._lake.root}/{part}") for part in parts))
 
     # What a batch left
 

@@ -1,6 +1,8 @@
 """The etl job: SQL and functions, to topics, files and other formats; what is refused, and how it is told."""
 
 import sys
+import threading
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from pyspark.sql import functions as F
 
 from cometmq.spark.jobs import JobError, Metrics, archive, etl
 from cometmq.spark.jobs.etl_job import check_name
+from cometmq.spark.jobs.metrics import Meter, Silence
 from cometmq.testing import EmbeddedBroker
 from support.spark_topics import TopicKit
 
@@ -149,6 +152,38 @@ def test_an_output_is_the_same_however_it_is_written_and_its_checkpoint_is_besid
     assert "note" not in run(f"{tmp_path}/out", sql="select text from messages where true").details
     later = run(f"{tmp_path}/out", sql="select text from messages where true", since=datetime(2026, 1, 1, tzinfo=UTC))
     assert "another time to begin is only heard with a new one" in later.details["note"]
+
+
+class FillingOnce(Silence):
+    """Has more sent when all is read, and stops the job when that is read, too."""
+
+    def __init__(self, send: Callable[[], None], stop: threading.Event) -> None:
+        self._sends = iter([send, stop.set])
+        self._waits_for = 3
+
+    def show(self, meter: Meter) -> None:
+        if meter.rows == self._waits_for:
+            next(self._sends)()
+            self._waits_for += 2
+
+
+def test_a_continuous_run_goes_on_until_it_is_stopped(
+    spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
+) -> None:
+    topic, stop = topics.made("ETL_ON_AND_ON", [3]), threading.Event()
+    done = etl(
+        spark,
+        topic,
+        sql="select queueOffset from messages",
+        output=str(tmp_path / "out"),
+        name_server=broker.nameserver,
+        trigger="continuous",
+        interval="100ms",
+        display=FillingOnce(lambda: topics.fill(topic, {0: 2}), stop),
+        stop=stop,
+    )
+    assert done.rows == 5
+    assert pyarrow.dataset.dataset(tmp_path / "out").count_rows() == 5
 
 
 def test_functions_that_fail_are_told_with_their_line(

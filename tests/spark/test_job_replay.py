@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import cometmq
-from cometmq.spark.jobs import JobError, archive, replay
+from cometmq.spark.jobs import JobError, archive, compact_archive, replay
 from cometmq.spark.jobs.lake import Lake
 from cometmq.spark.jobs.metrics import Meter, Silence
 from cometmq.spark.jobs.pacing import paced
@@ -218,9 +218,11 @@ def test_brokers_that_make_topics_make_that_of_a_replay(
 def test_each_cluster_is_a_replay_of_its_own(
     spark: SparkSession, broker: EmbeddedBroker, open_broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:
-    source, target, lake = topics.made("REPLAYED_ELSEWHERE", [6]), topics.make("REPLAYED_HERE", 1), tmp_path / "lake"
+    source, target = topics.made("REPLAYED_ELSEWHERE", [6]), topics.make("REPLAYED_HERE", 1)
+    lake = tmp_path / "lake [1]{a}*"
     here, there = broker.nameserver, open_broker.nameserver
-    archive(spark, source, str(lake), name_server=here)
+    archive(spark, source, str(lake), name_server=here, options={"maxOffsetsPerTrigger": "3"})
+    assert compact_archive(spark, str(lake)).details["compactedFiles"] == 2  # Spark takes such names for patterns
     assert replay(spark, target, archive=str(lake), name_server=here).rows == 6
     other = replay(spark, target, archive=str(lake), name_server=here, to_name_server=there)
     assert (other.rows, "note" in other.details) == (6, False)
@@ -232,8 +234,8 @@ def test_each_cluster_is_a_replay_of_its_own(
     assert "give another --checkpoint to replay it once more" in again.details["note"]
     host, _, port = there.partition(":")
     assert sorted(each.name for each in tmp_path.glob("*replay*")) == [
-        "lake.replay-to-REPLAYED_HERE",
-        f"lake.replay-to-REPLAYED_HERE-at-{host}-{port}",
+        f"{lake.name}.replay-to-REPLAYED_HERE",
+        f"{lake.name}.replay-to-REPLAYED_HERE-at-{host}-{port}",
     ]
 
     # A topic of the same name is another topic elsewhere.
