@@ -7,7 +7,6 @@ process to process, so they pickle. Errors of the cluster itself are those of `c
 from cometmq.client.errors import ClientError, SubscriptionRefused
 from cometmq.spark.queue_range import QueueId
 
-
 #: Characters of an option's value that an error shows.
 _LONGEST = 500
 
