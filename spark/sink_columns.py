@@ -83,11 +83,5 @@ def check_columns(schema: StructType, topic: str) -> None:
         raise OptionError("topic", "", "no topic is named: give the option, or a column topic")
 
 
-class SinkColumns:
-    """`check_columns` under its former name."""
-
-    of = staticmethod(check_columns)
-
-
 def _refused(what: str, remedy: str) -> OptionError:
     return OptionError(f"column {what}", "", remedy)

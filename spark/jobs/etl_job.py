@@ -30,7 +30,7 @@ from cometmq.spark.jobs.metrics import Display, Meter, Metrics, Silence
 from cometmq.spark.jobs.ownership import TABLE, Ownership
 from cometmq.spark.jobs.publication import FILE_FORMATS, Publication
 from cometmq.spark.jobs.session_tables import location_of, look_again, register
-from cometmq.spark.sink_columns import SinkColumns
+from cometmq.spark.sink_columns import check_columns
 
 Transformation = Callable[[DataFrame], DataFrame]
 
@@ -228,7 +228,7 @@ def _to_topic(
     source, target = source_options.parse(messages.source_options).access, sink_options.parse(chosen).access
     if topic in messages.topics and set(source.name_servers) & set(target.name_servers):
         raise JobError(f"{topic} would be written to itself, without an end", "choose another topic to write to")
-    SinkColumns.of(result.schema, topic)
+    check_columns(result.schema, topic)
     return result.writeStream.format(FORMAT).options(**chosen)
 
 

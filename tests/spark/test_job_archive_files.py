@@ -96,6 +96,7 @@ def honolulu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
+@pytest.mark.slow
 def test_times_without_a_zone_are_utc_wherever_it_is_read(kit: ArchiveKit, honolulu: None) -> None:
     kit.add()
     kit.add(stored=MOMENT + timedelta(hours=1))

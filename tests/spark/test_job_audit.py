@@ -155,6 +155,7 @@ NONSENSE = (
 )
 
 
+@pytest.mark.slow
 def test_damaged_and_forged_stamps_do_no_harm(spark: SparkSession) -> None:
     chance = random.Random(11)
     rows: list[Row] = []

@@ -169,6 +169,7 @@ def test_results_for_people_and_for_machines(
     assert "unstamped" in table
 
 
+@pytest.mark.slow
 def test_samples_that_were_not_taken_are_left_to_do(
     spark: SparkSession,
     broker: EmbeddedBroker,

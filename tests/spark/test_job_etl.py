@@ -129,6 +129,7 @@ def test_a_table_goes_on_in_another_session(
         spark.sql("drop table if exists etl_table")
 
 
+@pytest.mark.slow
 def test_an_output_is_the_same_however_it_is_written_and_its_checkpoint_is_beside_it(
     spark: SparkSession, broker: EmbeddedBroker, orders: str, tmp_path: Path
 ) -> None:

@@ -146,6 +146,7 @@ async def test_groups_and_topics_of_a_namespace(broker: EmbeddedBroker, topics: 
         await sampled(broker.nameserver, "LAG_OTHER", namespace="LAG_SPACE")
 
 
+@pytest.mark.slow
 def test_a_long_run_keeps_few_files_and_draws_seldom(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

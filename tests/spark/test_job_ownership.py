@@ -72,7 +72,7 @@ def test_a_batch_that_spark_gives_again_is_there_once(run: Run, output: Path) ->
     assert offsets_in(output) == list(range(9))
 
 
-@pytest.mark.parametrize("later", [1, 2])
+@pytest.mark.parametrize("later", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_checkpoint_that_is_older_than_its_table_is_refused(run: Run, output: Path, later: int) -> None:
     checkpoint, copy = Path(f"{output}.checkpoint"), Path(f"{output}.copy")
     run(5)

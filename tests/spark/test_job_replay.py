@@ -215,6 +215,7 @@ def test_brokers_that_make_topics_make_that_of_a_replay(
     }
 
 
+@pytest.mark.slow
 def test_each_cluster_is_a_replay_of_its_own(
     spark: SparkSession, broker: EmbeddedBroker, open_broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:

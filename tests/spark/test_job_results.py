@@ -63,6 +63,7 @@ def test_files_of_others_are_refused(
     assert read_archive(spark, str(place)).count() == 2
 
 
+@pytest.mark.slow
 def test_results_of_an_earlier_run_make_room(
     spark: SparkSession, writers: dict[str, Callable[[str], Metrics]], tmp_path: Path
 ) -> None:

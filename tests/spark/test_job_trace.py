@@ -182,6 +182,7 @@ def test_a_stream_adds_windows_when_they_close(
     assert "orders → billing" in chart.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_run_again_finds_the_same(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,6 +98,7 @@ def test_ranges_and_times_of_a_batch(spark: SparkSession, real: TopicKit, name: 
     assert rows_of(some.collect()) == rows_expected(topic, {0: range(40, 50)})
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_made_anew_is_a_loss(spark: SparkSession, real: TopicKit, name: Name, checkpoint: str) -> None:
     topic = real.made(name("T"), [20])
     run_now(stream_of(spark, earliest(real, topic)), checkpoint)

@@ -1,4 +1,4 @@
-"""Every option that decides what a stream reads, on a real Spark, against our broker and the real RocketMQ 5.3."""
+"""Every option that decides what a stream reads, on a real Spark, against the real RocketMQ 5.3 and our broker."""
 
 import json
 import time
@@ -43,7 +43,10 @@ class Filled(NamedTuple):
         return stream_of(spark, chosen, schema)
 
 
-@pytest.fixture(scope="module", params=["ours", pytest.param("real", marks=pytest.mark.interop)])
+CLUSTERS = [pytest.param("real", marks=pytest.mark.interop), pytest.param("ours", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=CLUSTERS)
 def filled(request: pytest.FixtureRequest) -> Filled:
     if request.param == "ours":
         kit = TopicKit(request.getfixturevalue("broker").nameserver)
