@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Final, TypeVar
 
 from cometmq.client.client import Client
-from cometmq.client.errors import MessageRefused, NoNameserver, NoRoute, SendFailed, Unsupported
+from cometmq.client.errors import BrokerError, MessageRefused, NoNameserver, NoRoute, SendFailed, Unsupported
 from cometmq.client.message import Message, SendReceipt, SendStatus
 from cometmq.client.producer import Producer
 from cometmq.client.producer.delays import Delays
@@ -83,8 +83,10 @@ class Window:
 class Sender:
     """The sends of one task. Mutable state: what is on the way or waits in lanes, who is silent, the first failure."""
 
-    def __init__(self, client: Client, producer: Producer, window: Window, retries: int) -> None:
+    def __init__(self, client: Client, producer: Producer, window: Window, retries: int, known_topic: str = "") -> None:
         self._client = client
+        #: One that the driver has seen (its name on the wire): it exists, whatever a nameserver says.
+        self._known_topic = known_topic
         self._producer = producer
         self._delays = Delays(client, None)
         self._window = window
@@ -175,7 +177,7 @@ class Sender:
     async def _once(self, request: Request) -> SendReceipt:
         content, queue = request.content, request.lane.queue
         # Asked for here and not by the send: silent nameservers are then named, whatever time a send has.
-        route = self._client.routes.known(content.topic) or await route_to(self._client, content.topic)
+        route = self._client.routes.known(content.topic) or await self._route_to(content.topic)
         if request.deliver_at is not None:
             # Its property is packed; this refuses brokers that would deliver at once and say nothing.
             await self._delays.properties(route, Message(b"-", deliver_at=request.deliver_at))
@@ -187,12 +189,30 @@ class Sender:
         except SendFailed as error:
             self._silent |= {each.broker_name for each in error.attempts if isinstance(each.error, TransportError)}
             raise
+        except NoRoute as error:
+            raise self._of_route(error, content.topic) from None
+        except BrokerError as error:
+            if request.lane.queue is not None or not _has_no_such_queue(error):
+                raise
+            # The route was a guess, of a topic that no nameserver knew just then.
+            self._client.routes.forget(content.topic)
+            raise NoRoute(f"the route of {content.topic} was not its broker's ({error})", retriable=True) from error
         self._silent.discard(receipt.queue.broker_name)
         return receipt
 
+    async def _route_to(self, topic: str) -> TopicRoute:
+        try:
+            return await route_to(self._client, topic)
+        except NoRoute as error:
+            raise self._of_route(error, topic) from None
+
+    def _of_route(self, error: NoRoute, topic: str) -> NoRoute:
+        """A nameserver that has just started knows no topic until its brokers register."""
+        return NoRoute(str(error), retriable=True) if topic == self._known_topic else error
+
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The queues of a topic (its name on the wire) that can be written; those it will have if brokers make it."""
-        route = await retried(f"rows for topic {topic}", lambda: route_to(self._client, topic), self._retries)
+        route = await retried(f"rows for topic {topic}", lambda: self._route_to(topic), self._retries)
         if not route.publish:
             raise NotSent(f"topic {topic} has no queue that can be written", "check that a master is up, and perm")
         return route.publish
@@ -213,6 +233,10 @@ async def retried(what: str, work: Callable[[], Awaitable[_T]], retries: int, *,
             log.info("%s: %s; tried again in %.1f s", what, error, pause)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def _has_no_such_queue(error: BrokerError) -> bool:
+    return "queueId[" in error.remark and "is illegal" in error.remark
 
 
 def _may_pass(error: CometMQError) -> bool:

@@ -45,7 +45,8 @@ class SinkTask:
         self._partition = partition
         producer = self._link.run(_producer(self._link, options.send_timeout), timeout=None)
         window = Window(options.max_in_flight, options.max_in_flight_bytes)
-        self._sender = Sender(self._link.client, producer, window, options.retries)
+        known = options.access.wire_topic(options.topic) if options.topic else ""
+        self._sender = Sender(self._link.client, producer, window, options.retries, known)
         encoder = RowEncoder(
             self._link.client.new_unique_key.at,
             stamp_prefix=stamps.prefix(query_id, batch_id, partition),

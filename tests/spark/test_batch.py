@@ -120,6 +120,7 @@ def test_filters_narrow_nothing_unless_asked_for(spark: SparkSession, topics: To
 
 
 @pytest.mark.usefixtures("push_down")
+@pytest.mark.slow
 def test_filters_by_time_and_tag(spark: SparkSession, name: Name) -> None:
     with EmbeddedBroker(config={"brokerName": "broker-a"}) as broker:
         topics = TopicKit(broker.nameserver)

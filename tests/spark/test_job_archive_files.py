@@ -75,6 +75,7 @@ def test_columns_that_only_some_files_have_stay(kit: ArchiveKit) -> None:
     assert {"keys", "properties"} <= set(pyarrow.parquet.read_schema(file).names)
 
 
+@pytest.mark.slow
 def test_columns_of_two_types_are_told_and_left_as_they_are(kit: ArchiveKit) -> None:
     kit.add(properties=properties_of(n="1"))
     kit.add(properties=pyarrow.array(['{"n": "2"}']))

@@ -105,7 +105,8 @@ def _received(row: Row, queue: MessageQueue) -> Any:
     )
 
 
-@pytest.mark.parametrize("from_the_first", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("from_the_first", [False, True])
 def test_verdicts_are_those_of_the_checker(spark: SparkSession, from_the_first: bool) -> None:
     histories = [history(seed) for seed in range(6)]
     # One table of all histories: each is a cluster of its own.

@@ -93,6 +93,7 @@ def test_to_a_table_of_the_catalogue(spark: SparkSession, broker: EmbeddedBroker
     spark.sql("drop table etl_offsets")  # as the end of its session does: the catalogue forgets, the files stay
 
 
+@pytest.mark.slow
 def test_a_table_goes_on_in_another_session(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:

@@ -72,7 +72,8 @@ def test_a_batch_that_spark_gives_again_is_there_once(run: Run, output: Path) ->
     assert offsets_in(output) == list(range(9))
 
 
-@pytest.mark.parametrize("later", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("later", [1, 2])
 def test_a_checkpoint_that_is_older_than_its_table_is_refused(run: Run, output: Path, later: int) -> None:
     checkpoint, copy = Path(f"{output}.checkpoint"), Path(f"{output}.copy")
     run(5)
@@ -93,6 +94,7 @@ def test_folders_of_columns_that_begin_with_an_underscore_have_rows(run: Run, ou
     assert offsets_in(output) == list(range(5))
 
 
+@pytest.mark.slow
 def test_a_table_stays_partitioned_as_it_is(run: Run, output: Path) -> None:
     run(2, "_queue")
     with pytest.raises(Exception, match=r"is partitioned by _queue, and not by nothing.*partition as before"):

@@ -95,6 +95,7 @@ def test_a_topic_goes_on_in_order_after_a_stop(
         replay(spark, target, source, name_server=broker.nameserver, checkpoint=checkpoint, until=datetime.now())
 
 
+@pytest.mark.slow
 def test_a_replay_stays_with_its_queues_when_the_target_has_others(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_an_archive_is_replayed_at_a_rate(
         replay(spark, target, archive=str(tmp_path), name_server=broker.nameserver)
 
 
+@pytest.mark.slow
 def test_a_rate_is_kept_whatever_the_plan_was_made_for(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:

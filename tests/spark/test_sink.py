@@ -262,6 +262,7 @@ def _ids(values: object) -> str | None:
     return "-".join(values) if isinstance(values, dict) else None
 
 
+@pytest.mark.slow
 def test_a_topic_that_nobody_knows_is_told_before_a_task_starts(
     sink: Sink, topics: TopicKit, name: Name, checkpoint: str, jobs: Callable[[], int]
 ) -> None:
