@@ -154,6 +154,7 @@ def test_failures_are_one_line_that_says_what_to_do(
     assert len(told) < 400
 
 
+@pytest.mark.slow
 def test_results_for_people_and_for_machines(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

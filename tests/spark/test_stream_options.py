@@ -75,6 +75,7 @@ def offsets_of(batches: Batches) -> Offsets:
     return found
 
 
+@pytest.mark.slow
 def test_which_topics_and_queues(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     assert offsets_of(filled.read(spark, tmp_path / "1", subscribePattern="T_stream_option.")) == ALL
     chosen = json.dumps({filled.topic: {filled.kit.broker_name: [1]}})
@@ -103,6 +104,7 @@ def test_how_large_batches_are(spark: SparkSession, filled: Filled, tmp_path: Pa
     assert (rows.sizes, offsets_of(rows)) == ([10, 10], ALL)
 
 
+@pytest.mark.slow
 def test_how_many_tasks_and_pulls(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     for number, (options, tasks) in enumerate(
         [
@@ -126,6 +128,7 @@ def test_what_the_brokers_let_through(spark: SparkSession, filled: Filled, tmp_p
     wait_until(lambda: filled.kit.progress(group, filled.topic) == {0: (10, 10), 1: (10, 10)})
 
 
+@pytest.mark.slow
 def test_which_columns(spark: SparkSession, filled: Filled, tmp_path: Path) -> None:
     without = filled.frame(spark, includeProperties="false")
     assert "properties" not in without.columns
