@@ -90,6 +90,7 @@ def test_filters_change_nothing_with_the_push_down_off(spark: SparkSession, topi
 
 
 @pytest.mark.usefixtures("push_down")
+@pytest.mark.slow
 def test_filters_spare_queues_and_offsets(spark: SparkSession, topics: TopicKit, name: Name) -> None:
     one, two = topics.made(name("A"), [10, 20]), topics.made(name("B"), [10])
     # One message a task: the number of tasks tells what is read.

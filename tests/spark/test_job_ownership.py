@@ -50,6 +50,7 @@ def run(spark: SparkSession, broker: EmbeddedBroker, name: Callable[[str], str],
     return run
 
 
+@pytest.mark.slow
 def test_a_new_table_has_nothing_to_do_with_what_is_staged_of_a_deleted_one(run: Run, output: Path) -> None:
     staging = Path(f"{output}.staging")
     assert run(5) == 5

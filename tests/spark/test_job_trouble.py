@@ -27,6 +27,7 @@ def offsets_of(directory: Path) -> list[int]:
     return sorted(pyarrow.dataset.dataset(directory, partitioning="hive").to_table()["queueOffset"].to_pylist())
 
 
+@pytest.mark.slow
 def test_a_table_belongs_to_its_checkpoint(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:
@@ -71,6 +72,7 @@ def test_traces_of_a_stream_belong_to_their_checkpoint(
         trace(spark, name_server=broker.nameserver, topic=topic, output=str(output), trigger="available-now")
 
 
+@pytest.mark.slow
 def test_an_archive_is_asked_for_topics_that_it_has(
     spark: SparkSession, broker: EmbeddedBroker, topics: TopicKit, tmp_path: Path
 ) -> None:
